@@ -1,0 +1,1 @@
+//! Library behind the `bagualu` command.

@@ -1,0 +1,2 @@
+//! The `bagualu` command.
+fn main() {}

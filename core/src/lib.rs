@@ -1,0 +1,19 @@
+//! Activation memory decisions for Mixture-of-Experts training, one micro-batch at a time.
+//!
+//! The crate is `no_std`, allocates nothing and forbids `unsafe`. It never reads a clock, a file, an
+//! environment variable or a device: time and state come in as arguments, decisions come out as values,
+//! and storage is the caller's. The same inputs give the same decision, bit for bit, on every rank and
+//! processor: no floating point takes part in one.
+//!
+//! Data flows one way:
+//!
+//! ```text
+//! cost → budget → mitigate (+ conflict) → interleave → plan → executor
+//! ```
+#![cfg_attr(not(test), no_std)]
+
+pub mod cost;
+pub mod layer;
+pub mod limits;
+pub mod roofline;
+pub mod set;
