@@ -39,7 +39,7 @@ impl Set {
 
     /// Adds `index`.
     pub fn insert(&mut self, index: usize) {
-        *self = *self | Self::one(index);
+        *self |= Self::one(index);
     }
 
     /// Removes `index`.
