@@ -1,1 +1,64 @@
-//! Library behind the `bagualu` command.
+//! Library behind the `bagualu` command: one module per subcommand.
+//!
+//! Exit statuses (`docs/errors.md`): 0 done, 1 the output could not be written, 2 bad input,
+//! 3 infeasible.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub mod error;
+pub mod output;
+pub mod solve;
+
+pub use error::Error;
+
+/// Activation memory that adapts per micro-batch while an MoE model trains under pipeline parallelism.
+#[derive(Parser, Debug)]
+#[command(name = "bagualu", version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Solve(solve::Args),
+}
+
+/// Reads the command line, runs it, and reports an error as one message and an exit status.
+pub fn main() -> ExitCode {
+    // clap answers a wrong command line itself: one message, exit status 2.
+    let command = Cli::parse().command;
+    let json = command.json();
+    match command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(json),
+    }
+}
+
+impl Command {
+    fn run(self) -> Result<(), Error> {
+        match self {
+            Self::Solve(args) => solve::run(args),
+        }
+    }
+
+    /// Whether the user asked for JSON, so that an infeasible answer is JSON too.
+    fn json(&self) -> bool {
+        match self {
+            Self::Solve(args) => args.json(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,2 +1,7 @@
 //! The `bagualu` command.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bagualu::main()
+}

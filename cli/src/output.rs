@@ -1,0 +1,57 @@
+//! Writing for the user.
+
+use std::io::{self, Write};
+
+use crate::Error;
+
+/// Writes `text` to standard output.
+pub fn print(text: &str) -> Result<(), Error> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.map_err(|source| Error::output("standard output", source))
+}
+
+/// Writes `text` to standard error. If even that fails there is nobody left to tell.
+pub fn complain(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Bytes for people: `1.50 GiB`.
+pub fn bytes(bytes: u64) -> String {
+    scaled(bytes, 1024, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
+}
+
+/// Nanoseconds for people: `1.50 ms`.
+pub fn ns(ns: u64) -> String {
+    scaled(ns, 1000, &["ns", "µs", "ms", "s"])
+}
+
+/// In integers, rounded down, so that it reads the same everywhere.
+fn scaled(value: u64, step: u64, units: &[&str]) -> String {
+    let mut unit = 0;
+    let mut one = 1u64;
+    while unit + 1 < units.len() && value / one >= step {
+        one *= step;
+        unit += 1;
+    }
+    if unit == 0 {
+        return format!("{value} {}", units[0]);
+    }
+    let hundredths = u128::from(value % one) * 100 / u128::from(one);
+    format!("{}.{hundredths:02} {}", value / one, units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_read_well() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.50 KiB");
+        assert_eq!(bytes(u64::MAX), "15.99 EiB");
+        assert_eq!(ns(1_500_000), "1.50 ms");
+        assert_eq!(ns(u64::MAX), "18446744073.70 s");
+    }
+}
