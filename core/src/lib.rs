@@ -12,8 +12,10 @@
 //! ```
 #![cfg_attr(not(test), no_std)]
 
+pub mod budget;
 pub mod cost;
 pub mod layer;
 pub mod limits;
 pub mod roofline;
+pub mod schedule;
 pub mod set;
