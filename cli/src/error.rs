@@ -73,10 +73,10 @@ impl Error {
         if let Self::Infeasible { needed_bytes, available_bytes, .. } = self
             && json
         {
-            let answer = serde_json::json!({
-                "infeasible": { "needed_bytes": needed_bytes, "available_bytes": available_bytes }
-            });
-            if let Err(error) = output::print(&format!("{answer}\n")) {
+            let answer = format!(
+                "{{\"infeasible\":{{\"needed_bytes\":{needed_bytes},\"available_bytes\":{available_bytes}}}}}\n"
+            );
+            if let Err(error) = output::print(&answer) {
                 return error.report(false);
             }
         }

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use comfy_table::{CellAlignment, Table, presets};
+
 use crate::Error;
 
 /// Writes `text` to standard output.
@@ -11,9 +13,27 @@ pub fn print(text: &str) -> Result<(), Error> {
     written.map_err(|source| Error::output("standard output", source))
 }
 
+/// `value` as one line of JSON.
+pub fn json(value: &impl serde::Serialize) -> Result<String, Error> {
+    match serde_json::to_string(value) {
+        Ok(text) => Ok(text + "\n"),
+        Err(error) => Err(Error::output("standard output", error.into())),
+    }
+}
+
 /// Writes `text` to standard error. If even that fails there is nobody left to tell.
 pub fn complain(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// A table in the style of all of ours: names to the left, quantities to the right.
+pub fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
 }
 
 /// Bytes for people: `1.50 GiB`.

@@ -1,9 +1,14 @@
 //! `bagualu solve`: one instance of one of the core's problems in, one answer out (design §10).
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
+use serde::Serialize;
 
-use crate::Error;
+use crate::{Error, output};
 
+pub mod budget;
+pub mod mitigate;
 pub mod read;
 
 /// Solve one budget, mitigation or interleaving problem.
@@ -17,16 +22,56 @@ pub struct Args {
 }
 
 #[derive(Subcommand, Debug)]
-enum Problem {}
+enum Problem {
+    /// How much memory each micro-batch may hold (Algorithm 1)
+    ///
+    /// Example:
+    ///   echo '{"capacity_bytes": 1000, "events": [{"forward": "0.0", "floor_bytes": 10},
+    ///   {"backward": "0.0"}]}' | bagualu solve budget --json
+    #[command(verbatim_doc_comment)]
+    Budget(Instance<budget::Method>),
+}
+
+/// An instance and how to solve it.
+#[derive(clap::Args, Debug)]
+struct Instance<M: clap::ValueEnum + Default + Send + Sync + 'static> {
+    /// The instance; `-` or nothing: standard input
+    file: Option<PathBuf>,
+    /// How to solve it
+    #[arg(long, value_enum, default_value_t)]
+    method: M,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
 
 impl Args {
     /// Whether the answer is to be JSON.
     pub fn json(&self) -> bool {
-        match self.problem {}
+        match &self.problem {
+            Problem::Budget(instance) => instance.json,
+        }
     }
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<(), Error> {
-    match args.problem {}
+    match args.problem {
+        Problem::Budget(instance) => answer(instance, budget::solve, budget::describe),
+    }
+}
+
+fn answer<M, A>(
+    instance: Instance<M>,
+    solve: impl FnOnce(&[u8], M) -> Result<A, Error>,
+    describe: impl FnOnce(&A) -> String,
+) -> Result<(), Error>
+where
+    M: clap::ValueEnum + Default + Send + Sync + 'static,
+    A: Serialize,
+{
+    let json = read::instance(instance.file.as_deref())?;
+    let answer = solve(&json, instance.method)?;
+    let text = if instance.json { output::json(&answer)? } else { describe(&answer) };
+    output::print(&text)
 }
