@@ -1,1 +1,12 @@
-//! To be filled.
+//! Memory replay of a pipeline under the controller and under static policies.
+//!
+//! ```text
+//! trace | workload ──► load ──► replay: one executor per (stage, expert-parallel rank) ──► log ──► checker
+//! ```
+//!
+//! Everything that decides or counts is in integers, and nothing depends on the number of threads.
+
+mod apportion;
+pub mod load;
+pub mod trace;
+pub mod workload;
