@@ -257,15 +257,16 @@ impl<'a> Budget<'a> {
 /// The largest Σ held over the schedule if every unit holds its floor.
 pub fn floor_peak(events: &[Event], units: &[Unit]) -> Result<u64, BudgetError> {
     let (mut held, mut peak, mut sum) = (0u64, 0u64, 0u64);
-    for event in events {
-        match *event {
-            Event::Forward(unit) => {
-                let floor = units[unit as usize].floor;
-                sum = sum.checked_add(floor).filter(|&s| s <= u64::MAX / 2).ok_or(BudgetError::Overflow)?;
-                held += floor;
-                peak = peak.max(held);
-            }
-            Event::Backward(unit) => held -= units[unit as usize].floor,
+    for (at, event) in events.iter().enumerate() {
+        let (Event::Forward(unit) | Event::Backward(unit)) = *event;
+        let state = units.get(unit as usize);
+        let floor = state.ok_or(BudgetError::NoSuchUnit { at, unit, count: units.len() })?.floor;
+        if let Event::Forward(_) = event {
+            sum = sum.checked_add(floor).filter(|&s| s <= u64::MAX / 2).ok_or(BudgetError::Overflow)?;
+            held += floor;
+            peak = peak.max(held);
+        } else {
+            held = held.checked_sub(floor).ok_or(BudgetError::BadSchedule { at, event: *event })?;
         }
     }
     Ok(peak)

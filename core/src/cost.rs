@@ -5,6 +5,7 @@
 
 use core::fmt;
 
+use crate::fingerprint::Fingerprint;
 use crate::layer::{CastTimes, CopyTimes, Group, Layer, LayerError, Op, Resource, Tensor};
 use crate::limits::{MAX_OPS, MAX_TENSORS};
 use crate::roofline::Knee;
@@ -156,6 +157,18 @@ impl LayerModel<'_> {
         rooflines: &Rooflines,
         storage: &'s mut LayerStorage,
     ) -> Result<Layer<'s>, CostError> {
+        self.at_without(rows, rooflines, Set::EMPTY, storage)
+    }
+
+    /// The layer at `rows` with the tensors in `unsaved` taken as saved by nobody: they are re-made in
+    /// any case, by a decision made elsewhere.
+    pub fn at_without<'s>(
+        &self,
+        rows: u32,
+        rooflines: &Rooflines,
+        unsaved: Set,
+        storage: &'s mut LayerStorage,
+    ) -> Result<Layer<'s>, CostError> {
         if self.tensors.len() > MAX_TENSORS {
             return Err(LayerError::TooManyTensors { count: self.tensors.len() }.into());
         }
@@ -169,13 +182,41 @@ impl LayerModel<'_> {
             *op = Op {
                 reads: model.reads,
                 makes: model.makes,
-                saves: model.saves,
+                saves: model.saves - unsaved,
                 forward_ns: model.forward.at(rows).ok_or(CostError::OpOverflow { op: index, rows })?,
                 collective: model.collective,
             };
         }
         let storage = &*storage;
         Ok(Layer::new(&storage.tensors[..self.tensors.len()], &storage.ops[..self.ops.len()])?)
+    }
+
+    /// Folds all that [`at`](Self::at), [`times`](Self::times) and [`work`](Self::work) yield at `rows` into
+    /// a fingerprint.
+    pub fn fold(
+        &self,
+        rows: u32,
+        rooflines: &Rooflines,
+        fingerprint: Fingerprint,
+        storage: &mut LayerStorage,
+    ) -> Result<Fingerprint, CostError> {
+        let (forward, backward) = self.times(rows)?;
+        let (forward_work, backward_work) = self.work(rows)?;
+        let layer = self.at(rows, rooflines, storage)?;
+        let head = [forward, backward, forward_work, backward_work, self.moe.bits(), self.routed.into()];
+        let mut f = fingerprint.with_all(head);
+        for t in layer.tensors() {
+            let copy = t.copy.map_or([0; 3], |c| [1, c.out_ns, c.in_ns]);
+            let cast = t.cast.map_or([0; 4], |c| [1, c.cast_ns, c.uncast_ns, c.bytes]);
+            let own = [t.bytes, t.block_input.into(), t.source.map_or(u64::MAX, u64::from)];
+            f = f.with_all(own.into_iter().chain(copy).chain(cast));
+        }
+        for op in layer.ops() {
+            let collective = op.collective.map_or(u64::MAX, |g| g as u64);
+            let sets = [op.reads.bits(), op.makes.bits(), op.saves.bits()];
+            f = f.with_all(sets.into_iter().chain([op.forward_ns, collective]));
+        }
+        Ok(f)
     }
 
     /// Sum of forward and of backward times at `rows`, ns.

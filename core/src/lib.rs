@@ -14,8 +14,13 @@
 
 pub mod budget;
 pub mod cost;
+pub mod fingerprint;
+pub mod floor;
+pub mod group;
 pub mod layer;
 pub mod limits;
+pub mod provision;
 pub mod roofline;
 pub mod schedule;
 pub mod set;
+pub mod stage;

@@ -9,7 +9,7 @@ fn random_schedule(units: u32, picks: &[u8]) -> Vec<Event> {
     let mut picks = picks.iter().cycle();
     while next < units || !in_flight.is_empty() {
         let pick = *picks.next().expect("a cycle") as usize;
-        if in_flight.is_empty() || (next < units && pick % 2 == 0) {
+        if in_flight.is_empty() || (next < units && pick.is_multiple_of(2)) {
             events.push(Event::Forward(next));
             in_flight.push(next);
             next += 1;
