@@ -1,1 +1,32 @@
-//! To be filled.
+//! Model shapes to operators, saved tensors, static memory and times: what Megatron's GPT/MoE layer
+//! keeps for backward and what it costs, as integers for [`bagualu_core`].
+//!
+//! ```text
+//! ModelConfig + Parallelism + Device → Model { layer types, stages, micro-batches }
+//! ```
+//!
+//! Everything a formula assumes rather than derives is in [`assumptions`].
+
+pub mod assumptions;
+mod config;
+mod device;
+mod error;
+mod layer;
+mod model;
+mod parallel;
+mod params;
+mod preset;
+mod shape;
+mod static_bytes;
+
+pub use config::{
+    Activation, Attention, ModelConfig, MoeConfig, MoeLayers, Norm, PermuteIndices, RouterInput,
+};
+pub use device::{DEVICES, Device};
+pub use error::ModelError;
+pub use layer::LayerType;
+pub use model::{LayerRef, Model, Stage};
+pub use parallel::{GradientType, Parallelism, Precision};
+pub use params::{ParameterCount, Parameters};
+pub use preset::{MODELS, Preset};
+pub use static_bytes::StaticBytes;

@@ -1,0 +1,236 @@
+//! Builds a layer type from formulas in `u128`, converting to the core's integers once.
+
+use std::ops::Add;
+
+use bagualu_core::cost::{Bytes, OpModel, TensorModel, Time};
+use bagualu_core::layer::{Group, Resource};
+use bagualu_core::set::Set;
+
+use super::LayerType;
+use crate::ModelError;
+use crate::assumptions::{
+    ATTENTION_BACKWARD_TENTHS, ATTENTION_PERMILLE, COLLECTIVE_NS, GEMM_BACKWARD, GEMM_PERMILLE,
+    GROUPED_GEMM_PERMILLE, LAUNCH_NS, LINK_PERMILLE, MEMORY_PERMILLE, SCALE_BLOCK,
+};
+use crate::shape::{Rates, Shape};
+
+/// A quantity that grows with the routed rows.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(super) struct Amount {
+    fixed: u128,
+    per_row: u128,
+}
+
+/// A quantity independent of the rows.
+pub(super) const fn fixed(fixed: u128) -> Amount {
+    Amount { fixed, per_row: 0 }
+}
+
+/// A quantity for each routed row.
+pub(super) const fn rows(per_row: u128) -> Amount {
+    Amount { fixed: 0, per_row }
+}
+
+impl Add for Amount {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self { fixed: self.fixed + other.fixed, per_row: self.per_row + other.per_row }
+    }
+}
+
+impl Amount {
+    fn map(self, f: impl Fn(u128) -> Option<u128>) -> Option<Self> {
+        Some(Self { fixed: f(self.fixed)?, per_row: f(self.per_row)? })
+    }
+
+    fn bytes(self) -> Option<Bytes> {
+        Some(Bytes { fixed: self.fixed.try_into().ok()?, per_row: self.per_row.try_into().ok()? })
+    }
+}
+
+/// What a tensor holds, which decides what may be done with it.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Holds {
+    /// Activations in the parameters' type: may be offloaded and quantised.
+    Activations,
+    /// Statistics, indices or masks: never quantised.
+    Exact,
+    /// Always kept (see [`TensorModel::block_input`]).
+    Input,
+}
+
+/// What an operator computes, moves and sends in forward.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cost {
+    /// FLOPs of dense GEMMs.
+    pub gemm: u128,
+    /// FLOPs of grouped GEMMs, for each routed row.
+    pub grouped: u128,
+    /// FLOPs of flash or unfused attention.
+    pub attention: u128,
+    /// Bytes of device memory traffic.
+    pub memory: Amount,
+    /// Bytes sent or received over the links of [`Spec::collective`].
+    pub sent: Amount,
+}
+
+/// An operator before conversion.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Spec<'a> {
+    pub reads: &'a [usize],
+    pub makes: &'a [usize],
+    pub saves: &'a [usize],
+    pub cost: Cost,
+    /// The group of its collective. An operator that only communicates has no other cost.
+    pub collective: Option<Group>,
+    pub forward_work: Amount,
+    pub backward_work: Amount,
+}
+
+/// Collects the tensors and operators of one layer type.
+pub(super) struct Builder<'a> {
+    pub shape: &'a Shape,
+    rates: &'a Rates,
+    layer: LayerType,
+    overflow: Option<&'static str>,
+}
+
+impl<'a> Builder<'a> {
+    pub fn new(name: &'static str, shape: &'a Shape, rates: &'a Rates) -> Self {
+        let layer = LayerType {
+            name,
+            tensors: Vec::new(),
+            tensor_names: Vec::new(),
+            ops: Vec::new(),
+            op_names: Vec::new(),
+            moe: Set::EMPTY,
+            routed: false,
+        };
+        Self { shape, rates, layer, overflow: None }
+    }
+
+    /// Adds a tensor and returns its index.
+    pub fn tensor(&mut self, name: &'static str, bytes: Amount, holds: Holds) -> usize {
+        let quantized = (holds == Holds::Activations).then(|| self.narrow(bytes)).flatten();
+        let tensor = TensorModel {
+            bytes: self.or_overflow(name, bytes.bytes()),
+            block_input: holds == Holds::Input,
+            offload: holds != Holds::Input,
+            quantized,
+            source: None,
+        };
+        self.layer.tensors.push(tensor);
+        self.layer.tensor_names.push(name);
+        self.layer.tensors.len() - 1
+    }
+
+    /// Adds a tensor that no operator saves.
+    pub fn transient(&mut self, name: &'static str, bytes: Amount) -> usize {
+        let index = self.tensor(name, bytes, Holds::Exact);
+        self.layer.tensors[index].offload = false;
+        index
+    }
+
+    /// Marks `tensor` as a cast copy of `source`.
+    pub fn copy_of(&mut self, tensor: usize, source: usize) {
+        self.layer.tensors[tensor].source = u8::try_from(source).ok();
+    }
+
+    /// Marks tensors that exist only because of routed rows.
+    pub fn routed(&mut self, tensors: &[usize]) {
+        self.layer.moe |= tensors.iter().copied().collect();
+        self.layer.routed = true;
+    }
+
+    /// Adds an operator.
+    pub fn op(&mut self, name: &'static str, spec: Spec<'_>) {
+        let set = |indices: &[usize]| indices.iter().copied().collect::<Set>();
+        let (forward, backward) = self.times(&spec);
+        let communicates = spec.cost.gemm == 0 && spec.cost.memory == Amount::default();
+        let resource = match spec.collective {
+            Some(_) if communicates => Resource::Communication,
+            _ => Resource::Compute,
+        };
+        let op = OpModel {
+            reads: set(spec.reads),
+            makes: set(spec.makes),
+            saves: set(spec.saves),
+            forward: self.or_overflow(name, forward),
+            backward: self.or_overflow(name, backward),
+            resource,
+            collective: spec.collective,
+            forward_work: self.or_overflow(name, spec.forward_work.bytes()),
+            backward_work: self.or_overflow(name, spec.backward_work.bytes()),
+        };
+        self.layer.ops.push(op);
+        self.layer.op_names.push(name);
+    }
+
+    pub fn finish(self) -> Result<LayerType, ModelError> {
+        match self.overflow {
+            Some(what) => Err(ModelError::Overflow { what }),
+            None => Ok(self.layer),
+        }
+    }
+
+    /// Bytes in the narrow format: one byte an element and an FP32 scale for each block of a row.
+    fn narrow(&self, bytes: Amount) -> Option<Bytes> {
+        bytes
+            .map(|bytes| {
+                let elements = bytes / self.shape.e;
+                Some(elements + 4 * elements.div_ceil(SCALE_BLOCK.into()))
+            })?
+            .bytes()
+    }
+
+    /// Forward and backward times: a GEMM's backward is two GEMMs, an element-wise operator's moves as
+    /// much again, a collective's sends as much again.
+    fn times(&self, spec: &Spec<'_>) -> (Option<Time>, Option<Time>) {
+        let cost = spec.cost;
+        let flops = |permille: u64| Rate { per_s: self.rates.flops, permille };
+        let link = match spec.collective {
+            Some(Group::Ep) => self.rates.ep,
+            _ => self.rates.tp,
+        };
+        let launch = LAUNCH_NS + if spec.collective.is_some() { COLLECTIVE_NS } else { 0 };
+        let sum = |gemm: u64, attention_tenths: u64, memory: u64| {
+            let times = [
+                flops(GEMM_PERMILLE).ps(fixed(cost.gemm), gemm, 1)?,
+                flops(GROUPED_GEMM_PERMILLE).ps(rows(cost.grouped), gemm, 1)?,
+                flops(ATTENTION_PERMILLE).ps(fixed(cost.attention), attention_tenths, 10)?,
+                Rate { per_s: self.rates.memory, permille: MEMORY_PERMILLE }.ps(cost.memory, memory, 1)?,
+                Rate { per_s: link, permille: LINK_PERMILLE }.ps(cost.sent, 1, 1)?,
+            ];
+            let total = times.into_iter().fold(Amount::default(), Add::add);
+            Some(Time {
+                fixed_ns: u64::try_from(total.fixed.div_ceil(1_000)).ok()?.checked_add(launch)?,
+                per_row_ps: total.per_row.try_into().ok()?,
+            })
+        };
+        (sum(1, 10, 1), sum(GEMM_BACKWARD, ATTENTION_BACKWARD_TENTHS, 2))
+    }
+
+    fn or_overflow<T: Default>(&mut self, what: &'static str, value: Option<T>) -> T {
+        if value.is_none() {
+            self.overflow.get_or_insert(what);
+        }
+        value.unwrap_or_default()
+    }
+}
+
+/// A rate of which a share is reached.
+struct Rate {
+    per_s: u64,
+    permille: u64,
+}
+
+impl Rate {
+    /// Picoseconds, rounded up, that `amount` · numerator / denominator takes; `None` past `u128`.
+    fn ps(&self, amount: Amount, numerator: u64, denominator: u64) -> Option<Amount> {
+        let reached = u128::from(self.per_s) * u128::from(self.permille) * u128::from(denominator);
+        amount.map(|amount| {
+            let product = amount.checked_mul(1_000_000_000_000 * 1_000)?.checked_mul(numerator.into())?;
+            Some(if product == 0 { 0 } else { product.div_ceil(reached.max(1)) })
+        })
+    }
+}

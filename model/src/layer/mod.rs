@@ -1,0 +1,84 @@
+//! Layer tables: the operators of one layer, what each saves for backward, its work and its time.
+//!
+//! One file for each part of a Megatron layer. Every saved tensor is one storage of
+//! `megatron/core`'s own list, checked there with saved-tensor hooks; letters are those of
+//! `shape.rs`.
+
+mod attention;
+mod builder;
+mod ends;
+mod mlp;
+mod moe;
+
+use bagualu_core::cost::{LayerModel, OpModel, TensorModel};
+use bagualu_core::set::Set;
+
+use crate::ModelError;
+use crate::shape::{Rates, Shape};
+use builder::Builder;
+
+/// What Megatron runs and saves for one kind of layer, as a function of the routed rows.
+#[derive(Clone, Debug)]
+pub struct LayerType {
+    /// `moe`, `dense`, `embedding` or `output`.
+    pub name: &'static str,
+    /// Its tensors, saved or not.
+    pub tensors: Vec<TensorModel>,
+    /// Names of the tensors.
+    pub tensor_names: Vec<&'static str>,
+    /// Its operators in program order.
+    pub ops: Vec<OpModel>,
+    /// Names of the operators.
+    pub op_names: Vec<&'static str>,
+    /// Tensors that exist only because of routed rows.
+    pub moe: Set,
+    /// Whether its rows come from a router.
+    pub routed: bool,
+}
+
+impl LayerType {
+    /// The type as the core takes it.
+    pub fn model(&self) -> LayerModel<'_> {
+        LayerModel { tensors: &self.tensors, ops: &self.ops, moe: self.moe, routed: self.routed }
+    }
+
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<usize> {
+        self.tensor_names.iter().position(|&n| n == name)
+    }
+
+    /// The operator called `name`.
+    pub fn op(&self, name: &str) -> Option<usize> {
+        self.op_names.iter().position(|&n| n == name)
+    }
+
+    /// A transformer layer with experts.
+    pub(crate) fn moe(shape: &Shape, rates: &Rates) -> Result<Self, ModelError> {
+        let mut b = Builder::new("moe", shape, rates);
+        let residual = attention::attention(&mut b);
+        moe::experts(&mut b, residual);
+        b.finish()
+    }
+
+    /// A transformer layer with a dense MLP.
+    pub(crate) fn dense(shape: &Shape, rates: &Rates) -> Result<Self, ModelError> {
+        let mut b = Builder::new("dense", shape, rates);
+        let residual = attention::attention(&mut b);
+        mlp::dense(&mut b, residual);
+        b.finish()
+    }
+
+    /// The embedding, at the beginning of the first virtual stage.
+    pub(crate) fn embedding(shape: &Shape, rates: &Rates) -> Result<Self, ModelError> {
+        let mut b = Builder::new("embedding", shape, rates);
+        ends::embedding(&mut b);
+        b.finish()
+    }
+
+    /// Final norm, output layer and loss, at the end of the last virtual stage.
+    pub(crate) fn output(shape: &Shape, rates: &Rates) -> Result<Self, ModelError> {
+        let mut b = Builder::new("output", shape, rates);
+        ends::output(&mut b);
+        b.finish()
+    }
+}

@@ -1,0 +1,342 @@
+//! Router, dispatch, experts, combine and shared expert: the second half of a MoE layer.
+//!
+//! N is the rows that this rank's experts receive, after the gather over expert tensor parallel. The
+//! router's probabilities are folded into the activation, so fc2's output and what combine moves are
+//! saved by nobody.
+
+use bagualu_core::layer::Group;
+
+use super::attention::{add, norm};
+use super::builder::{Amount, Builder, Cost, Holds, Spec, fixed, rows};
+use super::mlp::{Names, mlp};
+use crate::shape::{MoeShape, Shape};
+use crate::{PermuteIndices, Precision, RouterInput};
+
+/// Adds norm, shared expert, routed experts and residual; without experts in the shape, nothing.
+pub(super) fn experts(b: &mut Builder<'_>, residual: usize) {
+    let shape = b.shape;
+    let Some(moe) = &shape.moe else { return };
+    let normed = norm(b, ["ln2", "ln2_stats", "ln2_out"], residual);
+    // Megatron runs the shared expert first, so its output is there while the experts run.
+    let shared = (moe.shared > 0).then(|| shared_expert(b, moe, normed));
+    let part = Part { shape, moe, standing: if shared.is_some() { shape.hidden() } else { 0 } };
+    let map = part.router(b, normed);
+    let (indices, permuted) = part.permute(b, normed, map);
+    let (input, probabilities) = part.dispatch(b, permuted);
+    let output = part.grouped_mlp(b, input, probabilities);
+    let output = part.combine(b, output, indices);
+    let inputs: Vec<_> = [output, residual].into_iter().chain(shared).collect();
+    add(b, ["mlp_add", "mlp_mask"], &inputs, None);
+}
+
+fn shared_expert(b: &mut Builder<'_>, moe: &MoeShape, input: usize) -> usize {
+    let names = Names {
+        fc1: "shared_fc1",
+        fc1_out: "shared_fc1_out",
+        act: "shared_act",
+        act_out: "shared_act_out",
+        fc2: "shared_fc2",
+        output: "shared_out",
+    };
+    mlp(b, names, input, moe.shared)
+}
+
+/// The routed part of the layer.
+struct Part<'a> {
+    shape: &'a Shape,
+    moe: &'a MoeShape,
+    /// Bytes that stand beside every operator of the part: the shared expert's output.
+    standing: u128,
+}
+
+impl Part<'_> {
+    /// Work beside what stands anyway.
+    fn forward(&self, work: Amount) -> Amount {
+        fixed(self.standing) + work
+    }
+
+    /// Work beside the gradient of the residual.
+    fn backward(&self, work: Amount) -> Amount {
+        fixed(self.shape.hidden()) + work
+    }
+
+    /// Bytes of the rank's own tokens, one copy for each of their k experts.
+    fn copies(&self) -> Amount {
+        fixed(self.shape.e * self.moe.routed * self.shape.h)
+    }
+
+    /// Bytes of the received rows, before the gather over expert tensor parallel.
+    fn received(&self) -> Amount {
+        rows((self.shape.e * self.shape.h).div_ceil(self.moe.etp))
+    }
+
+    /// Bytes of the rows that the experts run on.
+    fn gathered(&self) -> Amount {
+        rows(self.shape.e * self.shape.h)
+    }
+
+    /// Gate and top-k; returns the routing map.
+    fn router(&self, b: &mut Builder<'_>, normed: usize) -> usize {
+        let (shape, moe) = (self.shape, self.moe);
+        let table = shape.t * moe.experts;
+        let saved = match moe.router_input {
+            RouterInput::Shared => normed,
+            RouterInput::Fp32Copy => fp32_copy(b, normed),
+        };
+        let scores = b.tensor("router_scores", fixed(4 * table), Holds::Exact);
+        // int64 index, FP32 probability and their gradient's index: (8 + 4 + 8)·T·k.
+        let top_k = b.tensor("top_k", fixed(20 * moe.routed), Holds::Input);
+        let map = b.tensor("routing_map", fixed(table), Holds::Input);
+        b.op(
+            "router",
+            Spec {
+                reads: &[saved],
+                makes: &[scores, top_k, map],
+                saves: &[saved, scores],
+                cost: Cost {
+                    gemm: 2 * shape.t * shape.h * moe.experts,
+                    memory: fixed(16 * table),
+                    ..Cost::default()
+                },
+                // FP32 input, logits and the table of probabilities.
+                forward_work: self.forward(fixed(4 * shape.t * shape.h + 8 * table)),
+                backward_work: self.backward(fixed(4 * shape.t * shape.h + shape.hidden() + 8 * table)),
+                ..Spec::default()
+            },
+        );
+        map
+    }
+
+    /// Sorts the copies of the rank's tokens by expert; returns the indices and the copies.
+    fn permute(&self, b: &mut Builder<'_>, normed: usize, map: usize) -> (usize, usize) {
+        let (shape, moe) = (self.shape, self.moe);
+        let pinned = match moe.permute_indices {
+            PermuteIndices::Sliced => 0,
+            PermuteIndices::PinsArgsort => 8 * shape.t * moe.experts,
+        };
+        let indices = b.tensor("permute_indices", fixed(8 * moe.routed + pinned), Holds::Exact);
+        b.op(
+            "permute_map",
+            Spec {
+                reads: &[map],
+                makes: &[indices],
+                cost: Cost { memory: fixed(16 * shape.t * moe.experts), ..Cost::default() },
+                forward_work: self.forward(fixed(8 * shape.t * moe.experts)),
+                ..Spec::default()
+            },
+        );
+        let permuted = b.transient("permuted", self.copies());
+        b.op(
+            "permute",
+            Spec {
+                reads: &[normed, indices],
+                makes: &[permuted],
+                saves: &[indices],
+                cost: Cost { memory: self.copies() + self.copies(), ..Cost::default() },
+                forward_work: self.forward(self.copies()),
+                backward_work: self.backward(self.copies() + fixed(shape.hidden())),
+                ..Spec::default()
+            },
+        );
+        (indices, permuted)
+    }
+
+    /// All-to-all, gather over expert tensor parallel, sort by local expert; returns fc1's input and the
+    /// probabilities of its rows. The last of the three makes those; what the others make is transient.
+    fn dispatch(&self, b: &mut Builder<'_>, permuted: usize) -> (usize, usize) {
+        let input = b.tensor("expert_input", self.gathered(), Holds::Activations);
+        let probabilities = b.tensor("expert_probs", rows(self.probability_bytes()), Holds::Exact);
+        b.routed(&[input, probabilities]);
+        let (sort, gather) = (self.moe.local > 1, self.moe.etp > 1);
+        let makes = |b: &mut Builder<'_>, name, bytes, last: bool| match last {
+            true => (vec![input, probabilities], Amount::default()),
+            false => (vec![b.transient(name, bytes)], bytes),
+        };
+        let (mut rows, work) = makes(b, "received", self.received(), !sort && !gather);
+        b.op(
+            "dispatch",
+            Spec {
+                reads: &[permuted],
+                makes: &rows,
+                forward_work: self.forward(self.copies() + work),
+                backward_work: self.backward(self.copies() + self.received()),
+                ..self.exchange()
+            },
+        );
+        if gather {
+            let (gathered, work) = makes(b, "gathered", self.gathered(), !sort);
+            b.op(
+                "etp_gather",
+                Spec {
+                    reads: &rows,
+                    makes: &gathered,
+                    cost: Cost { sent: self.gathered(), ..Cost::default() },
+                    collective: Some(Group::Tp),
+                    forward_work: self.forward(self.received() + work),
+                    backward_work: self.backward(self.received() + self.gathered()),
+                    ..Spec::default()
+                },
+            );
+            rows = gathered;
+        }
+        if sort {
+            b.op(
+                "sort",
+                Spec {
+                    reads: &rows,
+                    makes: &[input, probabilities],
+                    forward_work: self.forward(self.gathered()),
+                    ..self.copy(self.gathered())
+                },
+            );
+        }
+        (input, probabilities)
+    }
+
+    /// The all-to-all of dispatch or combine: none without expert parallel. It is priced by the rows that
+    /// the rank's experts receive, which are those of a hot rank; one that receives less waits for it.
+    fn exchange(&self) -> Spec<'static> {
+        if self.moe.ep == 1 {
+            return Spec::default();
+        }
+        let cost = Cost { sent: self.received(), ..Cost::default() };
+        Spec { cost, collective: Some(Group::Ep), ..Spec::default() }
+    }
+
+    /// A kernel that copies `bytes` into another order, and their gradients back.
+    fn copy(&self, bytes: Amount) -> Spec<'static> {
+        Spec {
+            cost: Cost { memory: bytes + bytes, ..Cost::default() },
+            forward_work: self.forward(bytes + bytes),
+            backward_work: self.backward(bytes + bytes),
+            ..Spec::default()
+        }
+    }
+
+    /// Bytes of the probability that a row carries to its expert. Measured on Megatron: 2 with one rank
+    /// in BF16, else 4.
+    fn probability_bytes(&self) -> u128 {
+        let alone = self.moe.ep * self.moe.etp == 1;
+        if alone && self.shape.kind.precision == Precision::Bf16 { 2 } else { 4 }
+    }
+
+    /// The experts' own MLP: no collective, so recomputing it is a local decision.
+    fn grouped_mlp(&self, b: &mut Builder<'_>, input: usize, probabilities: usize) -> usize {
+        let (shape, moe) = (self.shape, self.moe);
+        let inner = rows(shape.e * moe.f);
+        let wide = rows(shape.e * shape.glu * moe.f);
+        let fc1_out = b.tensor("fc1_out", wide, Holds::Activations);
+        let act_out = b.tensor("act_out", inner, Holds::Activations);
+        let output = b.transient("fc2_out", self.gathered());
+        b.routed(&[fc1_out, act_out]);
+        b.op(
+            "fc1",
+            Spec {
+                reads: &[input],
+                makes: &[fc1_out],
+                saves: &[input],
+                cost: Cost { grouped: 2 * shape.h * shape.glu * moe.f, ..Cost::default() },
+                forward_work: self.forward(Amount::default()),
+                backward_work: self.backward(wide + self.gathered()),
+                ..Spec::default()
+            },
+        );
+        b.op(
+            "act",
+            Spec {
+                reads: &[fc1_out, probabilities],
+                makes: &[act_out],
+                saves: &[fc1_out, probabilities],
+                cost: Cost { memory: wide + inner, ..Cost::default() },
+                forward_work: self.forward(Amount::default()),
+                backward_work: self.backward(wide + inner),
+                ..Spec::default()
+            },
+        );
+        b.op(
+            "fc2",
+            Spec {
+                reads: &[act_out],
+                makes: &[output],
+                saves: &[act_out],
+                cost: Cost { grouped: 2 * moe.f * shape.h, ..Cost::default() },
+                forward_work: self.forward(self.gathered()),
+                backward_work: self.backward(self.gathered() + inner),
+                ..Spec::default()
+            },
+        );
+        output
+    }
+
+    /// The way back: sort by source, reduce over expert tensor parallel, all-to-all, sum over the k copies.
+    fn combine(&self, b: &mut Builder<'_>, output: usize, indices: usize) -> usize {
+        let shape = self.shape;
+        let mut source = output;
+        if self.moe.local > 1 {
+            let unsorted = b.transient("unsorted", self.gathered());
+            b.op("unsort", Spec { reads: &[source], makes: &[unsorted], ..self.copy(self.gathered()) });
+            source = unsorted;
+        }
+        if self.moe.etp > 1 {
+            let scattered = b.transient("scattered", self.received());
+            b.op(
+                "etp_scatter",
+                Spec {
+                    reads: &[source],
+                    makes: &[scattered],
+                    cost: Cost { sent: self.gathered(), ..Cost::default() },
+                    collective: Some(Group::Tp),
+                    forward_work: self.forward(self.received() + self.gathered()),
+                    backward_work: self.backward(self.received() + self.gathered()),
+                    ..Spec::default()
+                },
+            );
+            source = scattered;
+        }
+        let combined = b.transient("combined", self.copies());
+        b.op(
+            "combine",
+            Spec {
+                reads: &[source],
+                makes: &[combined],
+                forward_work: self.forward(self.copies() + self.received()),
+                backward_work: self.backward(self.copies() + self.received()),
+                ..self.exchange()
+            },
+        );
+        let moe_out = b.transient("moe_out", fixed(shape.hidden()));
+        b.op(
+            "unpermute",
+            Spec {
+                reads: &[combined, indices],
+                makes: &[moe_out],
+                saves: &[indices],
+                cost: Cost { memory: self.copies() + self.copies(), ..Cost::default() },
+                forward_work: self.forward(self.copies() + fixed(shape.hidden())),
+                backward_work: self.backward(self.copies()),
+                ..Spec::default()
+            },
+        );
+        moe_out
+    }
+}
+
+/// The router's own copy of its input.
+fn fp32_copy(b: &mut Builder<'_>, normed: usize) -> usize {
+    let shape = b.shape;
+    let bytes = fixed(4 * shape.t * shape.h);
+    let copy = b.tensor("router_input", bytes, Holds::Exact);
+    b.copy_of(copy, normed);
+    b.op(
+        "router_cast",
+        Spec {
+            reads: &[normed],
+            makes: &[copy],
+            cost: Cost { memory: bytes + fixed(shape.hidden()), ..Cost::default() },
+            forward_work: fixed(shape.hidden()),
+            backward_work: fixed(2 * shape.hidden()) + bytes,
+            ..Spec::default()
+        },
+    );
+    copy
+}

@@ -1,0 +1,152 @@
+//! A model on its ranks: layer types, stages, micro-batches.
+
+use crate::params::{Parameters, Share};
+use crate::shape::{Rates, Shape};
+use crate::{Device, LayerType, ModelConfig, ModelError, Parallelism, StaticBytes};
+
+/// One layer of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LayerRef {
+    /// Index into [`Model::types`].
+    pub layer_type: usize,
+    /// Number of the transformer layer in the whole model, from 0; none for embedding and output.
+    pub number: Option<u32>,
+}
+
+/// What one pipeline rank runs and holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stage {
+    /// The pipeline rank.
+    pub rank: u32,
+    /// Layers of each model chunk, in program order; one chunk without interleaving.
+    pub chunks: Vec<Vec<LayerRef>>,
+    /// Parameters by part.
+    pub parameters: Parameters,
+    /// Static bytes by part.
+    pub static_bytes: StaticBytes,
+}
+
+/// A model distributed over devices: every pipeline rank's layers, tables and static bytes.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The shape it was built from.
+    pub config: ModelConfig,
+    /// The distribution it was built for.
+    pub parallelism: Parallelism,
+    /// The device it was built for.
+    pub device: Device,
+    /// Kinds of layers.
+    pub types: Vec<LayerType>,
+    /// The pipeline ranks.
+    pub stages: Vec<Stage>,
+    /// Micro-batches of an iteration.
+    pub micro_batches: u32,
+    /// T: tokens of a micro-batch that a rank routes.
+    pub tokens: u32,
+    /// N when all experts receive equally many rows: T·k·ETP; 0 for a dense model.
+    pub balanced_rows: u32,
+}
+
+impl Model {
+    /// Distributes `config`; every rule between shape and distribution is checked here.
+    pub fn new(config: &ModelConfig, parallelism: &Parallelism, device: &Device) -> Result<Self, ModelError> {
+        parallelism.check(config)?;
+        let shape = Shape::new(config, parallelism);
+        let rates = Rates::new(device, parallelism);
+        let mut kinds = Kinds { shape: &shape, rates: &rates, types: Vec::new() };
+        let stages = (0..parallelism.pp)
+            .map(|rank| stage(rank, config, parallelism, &shape, &mut kinds))
+            .collect::<Result<_, _>>()?;
+        let balanced_rows = match &shape.moe {
+            Some(moe) => moe.balanced_rows()?,
+            None => 0,
+        };
+        let types = kinds.types;
+        let counted = |what, n: u128| u32::try_from(n).map_err(|_| ModelError::Overflow { what });
+        Ok(Self {
+            config: config.clone(),
+            parallelism: parallelism.clone(),
+            device: *device,
+            types,
+            stages,
+            micro_batches: counted("micro-batches", parallelism.micro_batches().into())?,
+            tokens: counted("tokens of a micro-batch", shape.t)?,
+            balanced_rows,
+        })
+    }
+
+    /// Device bytes left for activations on `stage`: memory − margin − static, 0 if nothing is left. The
+    /// work W has still to be taken off.
+    pub fn room(&self, stage: &Stage) -> u64 {
+        let device = self.device.memory_bytes.saturating_sub(self.device.margin_bytes);
+        device.saturating_sub(stage.static_bytes.total())
+    }
+
+    /// Rows at a load given in thousandths of the balanced rows, rounded up, saturating.
+    pub fn rows_at(&self, load_permille: u32) -> u32 {
+        let rows = (u64::from(self.balanced_rows) * u64::from(load_permille)).div_ceil(1_000);
+        u32::try_from(rows).unwrap_or(u32::MAX)
+    }
+}
+
+/// The kinds of layers met so far.
+struct Kinds<'a> {
+    shape: &'a Shape,
+    rates: &'a Rates,
+    types: Vec<LayerType>,
+}
+
+impl Kinds<'_> {
+    /// Index of the type called `name`, made where it is met first.
+    fn index(
+        &mut self,
+        name: &str,
+        make: fn(&Shape, &Rates) -> Result<LayerType, ModelError>,
+    ) -> Result<usize, ModelError> {
+        if let Some(index) = self.types.iter().position(|t| t.name == name) {
+            return Ok(index);
+        }
+        self.types.push(make(self.shape, self.rates)?);
+        Ok(self.types.len() - 1)
+    }
+}
+
+/// Pipeline rank `rank`: its chunk c holds virtual stage c·PP + rank, as in Megatron.
+fn stage(
+    rank: u32,
+    config: &ModelConfig,
+    parallelism: &Parallelism,
+    shape: &Shape,
+    kinds: &mut Kinds<'_>,
+) -> Result<Stage, ModelError> {
+    let (pp, chunks) = (parallelism.pp, parallelism.chunks);
+    let per_chunk = config.layers / (pp * chunks);
+    let last_stage = pp * chunks - 1;
+    let mut numbers = Vec::new();
+    let mut layers_of_chunks = Vec::new();
+    for chunk in 0..chunks {
+        let virtual_stage = chunk * pp + rank;
+        let mut layers = Vec::new();
+        if virtual_stage == 0 {
+            let layer_type = kinds.index("embedding", LayerType::embedding)?;
+            layers.push(LayerRef { layer_type, number: None });
+        }
+        for number in virtual_stage * per_chunk..(virtual_stage + 1) * per_chunk {
+            let layer_type = match config.is_moe(number) {
+                true => kinds.index("moe", LayerType::moe)?,
+                false => kinds.index("dense", LayerType::dense)?,
+            };
+            layers.push(LayerRef { layer_type, number: Some(number) });
+            numbers.push(number);
+        }
+        if virtual_stage == last_stage {
+            let layer_type = kinds.index("output", LayerType::output)?;
+            layers.push(LayerRef { layer_type, number: None });
+        }
+        layers_of_chunks.push(layers);
+    }
+    let share = Share { layers: &numbers, first: rank == 0, last: rank == pp - 1 };
+    let parameters = Parameters::new(config, shape, &share)?;
+    let static_bytes = StaticBytes::new(&parameters, parallelism, shape)?;
+    Ok(Stage { rank, chunks: layers_of_chunks, parameters, static_bytes })
+}

@@ -1,0 +1,270 @@
+//! How a model is distributed, and the rules that Megatron holds it to.
+
+use crate::config::{MAX_LAYERS, MAX_RANKS, MAX_SIZE};
+use crate::{Attention, ModelConfig, ModelError, MoeLayers};
+
+/// Element type of parameters and activations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Precision {
+    /// 2 bytes; the optimizer keeps FP32 main parameters.
+    Bf16,
+    /// 4 bytes.
+    Fp32,
+}
+
+impl Precision {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Bf16 => 2,
+            Self::Fp32 => 4,
+        }
+    }
+}
+
+/// Element type of the gradient buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GradientType {
+    /// Megatron's default with `--bf16` (`--accumulate-allreduce-grads-in-fp32`).
+    Fp32,
+    /// `--grad-reduce-in-bf16`.
+    Bf16,
+}
+
+/// The distribution of a training run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parallelism {
+    /// Devices.
+    pub gpus: u64,
+    /// Tensor parallel (`--tensor-model-parallel-size`).
+    pub tp: u64,
+    /// Sequence parallel (`--sequence-parallel`); means nothing with TP = 1.
+    pub sequence_parallel: bool,
+    /// Context parallel (`--context-parallel-size`); only 1 is modelled.
+    pub cp: u64,
+    /// Expert parallel (`--expert-model-parallel-size`).
+    pub ep: u64,
+    /// Expert tensor parallel (`--expert-tensor-parallel-size`).
+    pub etp: u64,
+    /// Pipeline parallel (`--pipeline-model-parallel-size`).
+    pub pp: u32,
+    /// V, model chunks of a rank; 1 without interleaving.
+    pub chunks: u32,
+    /// Micro-batches that a chunk runs in a row when interleaved
+    /// (`--microbatch-group-size-per-virtual-pipeline-stage`), PP by default.
+    pub group_size: u32,
+    /// Sequences of a micro-batch (`--micro-batch-size`).
+    pub micro_batch: u64,
+    /// Sequences of an iteration over all ranks (`--global-batch-size`).
+    pub global_batch: u64,
+    /// Element type of parameters and activations.
+    pub precision: Precision,
+    /// Element type of the gradient buffer.
+    pub gradients: GradientType,
+    /// Whether optimizer state is divided over the data-parallel ranks (`--use-distributed-optimizer`).
+    pub distributed_optimizer: bool,
+}
+
+impl Default for Parallelism {
+    /// One device, one sequence.
+    fn default() -> Self {
+        Self {
+            gpus: 1,
+            tp: 1,
+            sequence_parallel: false,
+            cp: 1,
+            ep: 1,
+            etp: 1,
+            pp: 1,
+            chunks: 1,
+            group_size: 1,
+            micro_batch: 1,
+            global_batch: 1,
+            precision: Precision::Bf16,
+            gradients: GradientType::Fp32,
+            distributed_optimizer: false,
+        }
+    }
+}
+
+impl Parallelism {
+    /// Data-parallel ranks of everything but the experts: gpus ÷ (TP · CP · PP).
+    pub fn dp(&self) -> u64 {
+        quotient(self.gpus, &[self.tp, self.cp, u64::from(self.pp)])
+    }
+
+    /// Data-parallel ranks of the experts: gpus ÷ (ETP · EP · PP).
+    pub fn expert_dp(&self) -> u64 {
+        quotient(self.gpus, &[self.etp, self.ep, u64::from(self.pp)])
+    }
+
+    /// Micro-batches of an iteration: global batch ÷ (micro-batch · DP).
+    pub fn micro_batches(&self) -> u64 {
+        quotient(self.global_batch, &[self.micro_batch, self.dp()])
+    }
+
+    /// Checks every rule between `config` and `self`.
+    pub(crate) fn check(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        self.check_ranges(config)?;
+        self.check_groups()?;
+        self.check_shapes(config)?;
+        self.check_pipeline(config)?;
+        self.check_modelled(config)
+    }
+
+    fn check_ranges(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        let ranks =
+            [("gpus", self.gpus), ("tp", self.tp), ("cp", self.cp), ("ep", self.ep), ("etp", self.etp)];
+        for (field, value) in ranks {
+            in_range(field, value, 1, MAX_RANKS)?;
+        }
+        let sizes = [
+            ("micro_batch", self.micro_batch),
+            ("global_batch", self.global_batch),
+            ("hidden", config.hidden),
+            ("heads", config.heads),
+            ("kv_groups", config.kv_groups),
+            ("head_dim", config.head_dim),
+            ("ffn", config.ffn),
+            ("vocab", config.vocab),
+            ("seq", config.seq),
+        ];
+        for (field, value) in sizes {
+            in_range(field, value, 1, MAX_SIZE)?;
+        }
+        in_range("layers", config.layers.into(), 1, MAX_LAYERS)?;
+        in_range("pp", self.pp.into(), 1, MAX_LAYERS)?;
+        in_range("chunks", self.chunks.into(), 1, MAX_LAYERS)?;
+        in_range("group_size", self.group_size.into(), 1, MAX_SIZE)?;
+        in_range("position_rows", config.position_rows, 0, MAX_SIZE)?;
+        let Some(moe) = &config.moe else { return Ok(()) };
+        in_range("experts", moe.experts, 1, MAX_SIZE)?;
+        in_range("moe_ffn", moe.ffn, 1, MAX_SIZE)?;
+        in_range("shared_ffn", moe.shared_ffn, 0, MAX_SIZE)?;
+        in_range("top_k", moe.top_k, 1, moe.experts)?;
+        match &moe.layers {
+            MoeLayers::AfterDense(dense) => {
+                in_range("leading dense layers", u64::from(*dense), 0, config.layers.into())
+            }
+            MoeLayers::Every(every) => in_range("moe_layer_freq", u64::from(*every), 1, MAX_LAYERS),
+            MoeLayers::Listed(listed) => {
+                let layers = u64::from(config.layers);
+                in_range("entries of moe_layer_freq", listed.len() as u64, layers, layers)
+            }
+        }
+    }
+
+    fn check_groups(&self) -> Result<(), ModelError> {
+        let pp = u64::from(self.pp);
+        let fix = "change the number of GPUs (--gpus, or nodes × GPUs per node)";
+        divides("gpus", self.gpus, "tp·cp·pp", self.tp * self.cp * pp, fix)?;
+        let fix = "change EP or expert TP: experts take the ranks of TP and DP of one pipeline stage";
+        divides("gpus", self.gpus, "etp·ep·pp", self.etp * self.ep * pp, fix)?;
+        let fix = "give a multiple of micro-batch × data-parallel ranks";
+        divides("global_batch", self.global_batch, "micro_batch·dp", self.micro_batch * self.dp(), fix)
+    }
+
+    fn check_shapes(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        let fix = "change TP or the model";
+        divides("heads", config.heads, "tp", self.tp, fix)?;
+        divides("kv_groups", config.kv_groups, "tp", self.tp, fix)?;
+        divides("heads", config.heads, "kv_groups", config.kv_groups, "change the number of query groups")?;
+        divides("ffn", config.ffn, "tp", self.tp, fix)?;
+        if self.sequence_parallel {
+            divides("seq", config.seq, "tp", self.tp, "sequence parallel splits the sequence; change TP")?;
+        }
+        let Some(moe) = &config.moe else { return Ok(()) };
+        divides("experts", moe.experts, "ep", self.ep, "change EP or the number of experts")?;
+        divides("moe_ffn", moe.ffn, "etp", self.etp, "change expert TP")?;
+        divides("shared_ffn", moe.shared_ffn, "tp", self.tp, fix)
+    }
+
+    fn check_pipeline(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        let layers = u64::from(config.layers);
+        let stages = u64::from(self.pp) * u64::from(self.chunks);
+        let fix = "change PP or the layers of a virtual stage: every stage takes equally many layers";
+        divides("layers", layers, "pp·chunks", stages, fix)?;
+        if self.chunks == 1 {
+            return Ok(());
+        }
+        if self.pp == 1 {
+            return Err(unsupported(
+                "chunks",
+                self.chunks,
+                "interleaving needs PP above 1",
+                "raise PP or drop the virtual stages",
+            ));
+        }
+        in_range("group_size", self.group_size.into(), self.pp.into(), self.micro_batches().max(1))?;
+        let rest = self.micro_batches() % u64::from(self.group_size);
+        if rest != 0 && rest < u64::from(self.pp) {
+            return Err(unsupported(
+                "micro-batches",
+                self.micro_batches(),
+                "interleaving leaves a last group smaller than PP",
+                "give a global batch whose micro-batches are a multiple of the group size",
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_modelled(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        if self.cp > 1 {
+            return Err(unsupported("cp", self.cp, "context parallel is not modelled yet", "give 1"));
+        }
+        if config.moe.is_none() && (self.ep > 1 || self.etp > 1) {
+            let ranks = self.ep * self.etp;
+            return Err(unsupported("ep·etp", ranks, "a dense model has no experts", "give 1"));
+        }
+        if config.moe.is_some() && self.tp > 1 && !self.sequence_parallel {
+            return Err(unsupported(
+                "sequence_parallel",
+                false,
+                "Megatron refuses to train experts with TP above 1 without it",
+                "add --sequence-parallel",
+            ));
+        }
+        if config.attention == Attention::Flash && self.precision == Precision::Fp32 {
+            return Err(unsupported(
+                "attention",
+                "flash",
+                "flash attention does not run in FP32",
+                "give --attention-backend unfused or --bf16",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn quotient(value: u64, divisors: &[u64]) -> u64 {
+    divisors.iter().fold(value, |rest, &divisor| rest.checked_div(divisor).unwrap_or(0))
+}
+
+fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), ModelError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(ModelError::OutOfRange { field, value, least, most })
+}
+
+fn divides(
+    field: &'static str,
+    value: u64,
+    by: &'static str,
+    divisor: u64,
+    fix: &'static str,
+) -> Result<(), ModelError> {
+    if divisor != 0 && value.is_multiple_of(divisor) {
+        return Ok(());
+    }
+    Err(ModelError::NotDivisible { field, value, by, divisor, fix })
+}
+
+fn unsupported(
+    field: &'static str,
+    value: impl ToString,
+    rule: &'static str,
+    fix: &'static str,
+) -> ModelError {
+    ModelError::Unsupported { field, value: value.to_string(), rule, fix }
+}

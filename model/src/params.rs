@@ -1,0 +1,131 @@
+//! Parameter counts: of a rank by part, and of the whole model.
+
+use crate::shape::{Shape, padded_vocab};
+use crate::{ModelConfig, ModelError, Norm};
+
+/// Parameters that one rank holds, by part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Parameters {
+    /// Token and position embedding.
+    pub embedding: u64,
+    /// Attention projections.
+    pub attention: u64,
+    /// Norms, of queries and keys too.
+    pub norms: u64,
+    /// Routers.
+    pub router: u64,
+    /// Routed experts.
+    pub experts: u64,
+    /// Shared experts.
+    pub shared_expert: u64,
+    /// Dense MLPs.
+    pub dense_mlp: u64,
+    /// Output layer.
+    pub output: u64,
+}
+
+/// Parameters of a whole model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ParameterCount {
+    /// All parameters, the vocabulary not padded.
+    pub total: u64,
+    /// Those that one token meets: k of the routed experts.
+    pub active: u64,
+}
+
+impl Parameters {
+    /// All parts.
+    pub fn total(&self) -> u64 {
+        [
+            self.embedding,
+            self.attention,
+            self.norms,
+            self.router,
+            self.experts,
+            self.shared_expert,
+            self.dense_mlp,
+            self.output,
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
+    }
+}
+
+/// What a rank holds of the model.
+pub(crate) struct Share<'a> {
+    /// Numbers of its transformer layers.
+    pub layers: &'a [u32],
+    /// Whether the embedding is on it.
+    pub first: bool,
+    /// Whether the output layer is on it.
+    pub last: bool,
+}
+
+impl Parameters {
+    /// Parameters of a rank.
+    pub(crate) fn new(config: &ModelConfig, shape: &Shape, share: &Share<'_>) -> Result<Self, ModelError> {
+        let layers = share.layers.len() as u128;
+        let moe_layers = share.layers.iter().filter(|&&l| config.is_moe(l)).count() as u128;
+        let bias = u128::from(config.bias);
+        let norm = shape.h * norm_width(config);
+        let qk_norm = if config.qk_norm { 2 * u128::from(config.head_dim) * norm_width(config) } else { 0 };
+        let qkv = shape.q + 2 * shape.kv;
+        let attention = shape.h * (qkv + shape.q) + bias * (qkv + shape.h);
+        let vocab = shape.vocab * shape.h;
+        let positions = u128::from(config.position_rows) * shape.h;
+        let output = share.last && !(share.first && config.tied_embeddings);
+        let (router, experts, shared) = match &shape.moe {
+            None => (0, 0, 0),
+            Some(moe) => (
+                shape.h * moe.experts,
+                moe.local * mlp(shape, moe.f, bias),
+                if moe.shared > 0 { mlp(shape, moe.shared, bias) } else { 0 },
+            ),
+        };
+        let fit = |n: u128| u64::try_from(n).map_err(|_| ModelError::Overflow { what: "parameters" });
+        Ok(Self {
+            embedding: fit(if share.first { vocab + positions } else { 0 })?,
+            attention: fit(layers * attention)?,
+            norms: fit(layers * (2 * norm + qk_norm) + if share.last { norm } else { 0 })?,
+            router: fit(moe_layers * router)?,
+            experts: fit(moe_layers * experts)?,
+            shared_expert: fit(moe_layers * shared)?,
+            dense_mlp: fit((layers - moe_layers) * mlp(shape, shape.ffn, bias))?,
+            output: fit(if output { vocab } else { 0 })?,
+        })
+    }
+}
+
+/// Parameters of an MLP with `f` hidden columns on this rank.
+fn mlp(shape: &Shape, f: u128, bias: u128) -> u128 {
+    shape.h * f * (shape.glu + 1) + bias * (shape.glu * f + shape.h)
+}
+
+fn norm_width(config: &ModelConfig) -> u128 {
+    match config.norm {
+        Norm::RmsNorm => 1,
+        Norm::LayerNorm => 2,
+    }
+}
+
+impl ModelConfig {
+    /// Parameters of the whole model, and those that one token meets.
+    pub fn parameters(&self) -> Result<ParameterCount, ModelError> {
+        let whole = crate::Parallelism::default();
+        whole.check(self)?;
+        let shape = Shape::new(self, &whole);
+        let layers: Vec<u32> = (0..self.layers).collect();
+        let share = Share { layers: &layers, first: true, last: true };
+        let all = Parameters::new(self, &shape, &share)?;
+        let padding = padded_vocab(self.vocab.into(), 1) - u128::from(self.vocab);
+        let copies = if self.tied_embeddings { 1 } else { 2 };
+        // The padding is below 128 rows of h ≤ 2²⁸, twice.
+        let padding = (padding * shape.h * copies) as u64;
+        let total = all.total() - padding;
+        let idle = match &self.moe {
+            None => 0,
+            Some(moe) => all.experts / moe.experts * (moe.experts - moe.top_k),
+        };
+        Ok(ParameterCount { total, active: total - idle })
+    }
+}

@@ -1,0 +1,183 @@
+//! Sizes of one rank, from which every formula of the layer tables is written.
+
+use crate::{Attention, Device, ModelConfig, ModelError, Norm, Parallelism};
+use crate::{PermuteIndices, Precision, RouterInput};
+
+/// Sizes of one rank. `u128` so that products cannot overflow.
+pub(crate) struct Shape {
+    /// Bytes of an element of the parameters' type.
+    pub e: u128,
+    /// T: tokens that the rank owns outside attention and MLP (all of S without sequence parallel).
+    pub t: u128,
+    /// S: tokens of a micro-batch.
+    pub s: u128,
+    /// Tokens of a sequence.
+    pub seq: u128,
+    /// h.
+    pub h: u128,
+    /// Columns of the queries on this rank.
+    pub q: u128,
+    /// Columns of the keys (and of the values) on this rank.
+    pub kv: u128,
+    /// Heads on this rank.
+    pub heads: u128,
+    /// Hidden columns of a dense MLP on this rank.
+    pub ffn: u128,
+    /// Rows of the padded vocabulary on this rank.
+    pub vocab: u128,
+    /// Columns of fc1's output for each hidden column.
+    pub glu: u128,
+    /// FP32 statistics that a norm saves for each row.
+    pub norm_stats: u128,
+    /// Whether tensor-parallel collectives run.
+    pub tp: bool,
+    /// What the layers choose between.
+    pub kind: Kind,
+    /// The experts.
+    pub moe: Option<MoeShape>,
+}
+
+/// Sizes of the experts on one rank.
+pub(crate) struct MoeShape {
+    /// Rows that the rank's tokens are routed to: T·k.
+    pub routed: u128,
+    /// E.
+    pub experts: u128,
+    /// Experts on this rank.
+    pub local: u128,
+    /// Hidden columns of an expert on this rank.
+    pub f: u128,
+    /// Hidden columns of the shared expert on this rank.
+    pub shared: u128,
+    /// Expert-parallel ranks.
+    pub ep: u128,
+    /// Expert-tensor-parallel ranks.
+    pub etp: u128,
+    /// What permutation keeps.
+    pub permute_indices: PermuteIndices,
+    /// What the router keeps.
+    pub router_input: RouterInput,
+}
+
+/// What the layers choose between.
+pub(crate) struct Kind {
+    pub precision: Precision,
+    pub attention: Attention,
+    pub qk_norm: bool,
+    pub hidden_dropout: bool,
+    pub attention_dropout: bool,
+}
+
+impl Shape {
+    /// Sizes of a rank; `config` and `parallelism` have been checked against each other.
+    pub fn new(config: &ModelConfig, parallelism: &Parallelism) -> Self {
+        let tp = u128::from(parallelism.tp);
+        let s = u128::from(config.seq) * u128::from(parallelism.micro_batch);
+        let t = if parallelism.sequence_parallel { s / tp } else { s };
+        let moe = config.moe.as_ref().map(|moe| MoeShape {
+            routed: t * u128::from(moe.top_k),
+            experts: moe.experts.into(),
+            local: u128::from(moe.experts / parallelism.ep),
+            f: u128::from(moe.ffn / parallelism.etp),
+            shared: u128::from(moe.shared_ffn) / tp,
+            ep: parallelism.ep.into(),
+            etp: parallelism.etp.into(),
+            permute_indices: moe.permute_indices,
+            router_input: moe.router_input,
+        });
+        Self {
+            e: parallelism.precision.bytes().into(),
+            t,
+            s,
+            seq: config.seq.into(),
+            h: config.hidden.into(),
+            q: u128::from(config.heads) * u128::from(config.head_dim) / tp,
+            kv: u128::from(config.kv_groups) * u128::from(config.head_dim) / tp,
+            heads: u128::from(config.heads) / tp,
+            ffn: u128::from(config.ffn) / tp,
+            vocab: padded_vocab(config.vocab.into(), tp) / tp,
+            glu: config.activation.width(),
+            norm_stats: match config.norm {
+                Norm::RmsNorm => 1,
+                Norm::LayerNorm => 2,
+            },
+            tp: parallelism.tp > 1,
+            kind: Kind {
+                precision: parallelism.precision,
+                attention: config.attention,
+                qk_norm: config.qk_norm,
+                hidden_dropout: config.hidden_dropout,
+                attention_dropout: config.attention_dropout,
+            },
+            moe,
+        }
+    }
+
+    /// Bytes of a hidden state that the rank owns.
+    pub fn hidden(&self) -> u128 {
+        self.e * self.t * self.h
+    }
+
+    /// Bytes of a hidden state of all tokens of the micro-batch, as gathered for a linear layer.
+    pub fn gathered(&self) -> u128 {
+        self.e * self.s * self.h
+    }
+
+    /// Bytes beyond [`Self::hidden`] that gathering takes; none without tensor parallel.
+    pub fn gather_work(&self) -> u128 {
+        if self.tp { self.gathered() } else { 0 }
+    }
+}
+
+impl MoeShape {
+    /// Rows when every expert of the group receives equally many: T·k·ETP.
+    pub fn balanced_rows(&self) -> Result<u32, ModelError> {
+        // The largest possible row count is all of the group's, on one rank: it must fit as well.
+        let all = self.routed * self.ep * self.etp;
+        u32::try_from(all).map_err(|_| ModelError::Overflow { what: "T·k·ep·etp (routed rows, u32)" })?;
+        Ok((self.routed * self.etp) as u32)
+    }
+}
+
+/// The vocabulary as Megatron pads it.
+pub(crate) fn padded_vocab(vocab: u128, tp: u128) -> u128 {
+    vocab.next_multiple_of(u128::from(crate::assumptions::VOCAB_MULTIPLE) * tp)
+}
+
+/// Rates at which the operators of a rank run.
+pub(crate) struct Rates {
+    /// Peak FLOP/s in the run's precision.
+    pub flops: u64,
+    /// Device memory, bytes/s.
+    pub memory: u64,
+    /// Links of the tensor-parallel group, bytes/s.
+    pub tp: u64,
+    /// Links of the group of expert and expert-tensor parallel, bytes/s.
+    pub ep: u64,
+}
+
+impl Rates {
+    /// Rates of a rank: a group inside a node uses the node's links, a larger one those between nodes for
+    /// the share of its traffic that leaves the node.
+    pub fn new(device: &Device, parallelism: &Parallelism) -> Self {
+        Self {
+            flops: match parallelism.precision {
+                Precision::Bf16 => device.bf16_flops,
+                Precision::Fp32 => device.fp32_flops,
+            },
+            memory: device.memory_bytes_per_s,
+            tp: link(device, parallelism.tp),
+            ep: link(device, parallelism.ep * parallelism.etp),
+        }
+    }
+}
+
+/// Bandwidth of an exchange among `ranks` consecutive ranks.
+fn link(device: &Device, ranks: u64) -> u64 {
+    if ranks <= device.devices_per_node {
+        return device.intra_bytes_per_s;
+    }
+    let remote = ranks - device.devices_per_node;
+    let rate = u128::from(device.inter_bytes_per_s) * u128::from(ranks) / u128::from(remote);
+    u64::try_from(rate).unwrap_or(u64::MAX).min(device.intra_bytes_per_s)
+}
