@@ -1,1 +1,13 @@
-//! To be filled.
+//! Fuzz targets: each takes any bytes and panics if an invariant is broken.
+//!
+//! The bytes are a program for a generator of valid instances ([`Input`]), so that the search moves
+//! through instances and not through syntax; only [`solver_json`] and the script reader eat raw bytes. The
+//! binaries in `targets/` hand them to libFuzzer, `tests/corpus.rs` replays `corpus/`.
+
+mod budget;
+mod input;
+mod solver_json;
+
+pub use budget::budget;
+pub use input::Input;
+pub use solver_json::solver_json;
