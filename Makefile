@@ -1,0 +1,43 @@
+# The whole of it: `make test` before a commit, `make demo` to see it work.
+
+CARGO ?= cargo
+# Seconds per fuzz target.
+FUZZ_SECONDS ?= 300
+
+.PHONY: all test lint docs no-std determinism bench fuzz clean
+
+all:
+	$(CARGO) build --release
+
+# The tests come last, so that their summary ends the output.
+test: lint docs no-std determinism
+	$(CARGO) test --workspace --no-fail-fast
+
+# A toolchain without rustfmt or clippy still tests; CI insists on both (.ci/run).
+lint:
+	@if $(CARGO) fmt --version >/dev/null 2>&1; then \
+		$(CARGO) fmt --all --check && $(CARGO) fmt --manifest-path tests/no-std-probe/Cargo.toml --check; \
+	else echo "fmt: skipped, no rustfmt (rustup component add rustfmt)"; fi
+	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
+		$(CARGO) clippy --workspace --all-targets -- -D warnings; \
+	else echo "clippy: skipped, no clippy (rustup component add clippy)"; fi
+
+docs:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+# The core without std and libc, and the control that std would be noticed.
+no-std:
+	$(CARGO) xtask no-std
+
+# The answers pinned in tests/tests/determinism.rs, in release; `test` checks them in debug.
+determinism:
+	$(CARGO) test --release --package bagualu-tests --test determinism
+
+bench:
+	$(CARGO) bench --package bagualu-benches
+
+fuzz:
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) xtask fuzz
+
+clean:
+	$(CARGO) clean
