@@ -48,10 +48,7 @@ fn infeasible_is_status_3_and_an_object() {
     let json = BUDGET.replace("100", "7");
     let output = run(&["solve", "budget", "--json"], json.as_bytes());
     assert_eq!(output.status.code(), Some(3));
-    assert_eq!(
-        text(&output.stdout),
-        "{\"infeasible\":{\"needed_bytes\":10,\"available_bytes\":7}}\n"
-    );
+    assert_eq!(text(&output.stdout), "{\"infeasible\":{\"needed_bytes\":10,\"available_bytes\":7}}\n");
     let output = run(&["solve", "budget"], json.as_bytes());
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(text(&output.stdout), "");
