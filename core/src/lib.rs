@@ -18,6 +18,7 @@ pub mod fingerprint;
 pub mod floor;
 pub mod group;
 pub mod layer;
+pub mod ledger;
 pub mod limits;
 pub mod provision;
 pub mod roofline;
