@@ -19,6 +19,7 @@
 
 use core::fmt;
 
+use crate::limits::MAX_IN_FLIGHT;
 use crate::schedule::Event;
 
 /// How the even share of the paper is weighted.
@@ -157,6 +158,29 @@ impl<'a> Budget<'a> {
     pub fn hold(&mut self, unit: u32, held: u64) -> Result<(), BudgetError> {
         let index = self.in_flight(unit)?;
         self.occupy(index, self.units[index].held, held)
+    }
+
+    /// By how much the units in flight hold too much for some later forward to get its floor.
+    pub fn deficit(&self) -> u64 {
+        // No unit's backward is left out: the reserve over the whole rest of the schedule.
+        let reserve = self.reserve(usize::MAX, self.next);
+        self.held.saturating_add(reserve).saturating_sub(self.capacity)
+    }
+
+    /// The units in flight, the one launched last first.
+    pub fn in_flight_latest_first(&self) -> impl Iterator<Item = u32> + use<'a> {
+        let mut at = self.next;
+        let mut left: heapless::Vec<u32, MAX_IN_FLIGHT> = heapless::Vec::new();
+        while at > 0 {
+            at -= 1;
+            if let Event::Forward(unit) = self.events[at]
+                && self.units[unit as usize].phase == Phase::InFlight
+                && left.push(unit).is_err()
+            {
+                break;
+            }
+        }
+        left.into_iter()
     }
 
     /// Σ held of the units in flight.

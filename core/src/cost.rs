@@ -122,6 +122,8 @@ pub struct LayerModel<'a> {
     pub ops: &'a [OpModel],
     /// Tensors that exist only because of routed rows: what a whole-MoE recompute by the group drops.
     pub moe: Set,
+    /// Operators that this rank alone may run in row chunks, one after another: its experts' own.
+    pub experts: Set,
     /// Whether its rows come from a router (a dense layer's cost does not depend on the rows).
     pub routed: bool,
 }
@@ -203,7 +205,7 @@ impl LayerModel<'_> {
         let (forward, backward) = self.times(rows)?;
         let (forward_work, backward_work) = self.work(rows)?;
         let layer = self.at(rows, rooflines, storage)?;
-        let head = [forward, backward, forward_work, backward_work, self.moe.bits(), self.routed.into()];
+        let head = [forward, backward, forward_work, backward_work, self.moe.bits(), self.experts.bits(), self.routed.into()];
         let mut f = fingerprint.with_all(head);
         for t in layer.tensors() {
             let copy = t.copy.map_or([0; 3], |c| [1, c.out_ns, c.in_ns]);
@@ -344,7 +346,7 @@ mod tests {
             },
         ];
         let ops = [op(Set::one(0), Set::one(1), Set::one(1))];
-        let model = LayerModel { tensors: &tensors, ops: &ops, moe: Set::one(1), routed: true };
+        let model = LayerModel { tensors: &tensors, ops: &ops, moe: Set::one(1), experts: Set::EMPTY, routed: true };
         let mut storage = LayerStorage::new();
         let layer = model.at(3, &ROOFLINES, &mut storage).expect("a layer");
         assert_eq!(layer.full_bytes(), 64 + 310);
@@ -358,7 +360,8 @@ mod tests {
     #[test]
     fn overflow_is_an_error() {
         let tensors = [TensorModel { bytes: Bytes::per_row(u64::MAX / 2), ..Default::default() }];
-        let model = LayerModel { tensors: &tensors, ops: &[], moe: Set::EMPTY, routed: true };
+        let (moe, experts) = (Set::EMPTY, Set::EMPTY);
+        let model = LayerModel { tensors: &tensors, ops: &[], moe, experts, routed: true };
         let mut storage = LayerStorage::new();
         let error = model.at(3, &ROOFLINES, &mut storage).expect_err("past u64");
         assert_eq!(error, CostError::TensorOverflow { tensor: 0, rows: 3 });

@@ -84,6 +84,8 @@ impl<'a> Ledger<'a> {
             return Err(LedgerError::Starved { needed: needed - self.pending, available: self.device_bytes });
         }
         let entry = self.entries.get_mut(unit as usize).ok_or(LedgerError::NoSuchUnit { unit })?;
+        // What leaves is part of what stays, so neither sum passes `needed`.
+        let leaves = leaves.min(stays);
         entry.current += stays;
         entry.pending += leaves;
         self.current += stays;
@@ -120,6 +122,17 @@ impl<'a> Ledger<'a> {
         }
         entry.pending += bytes;
         self.pending += bytes;
+        Ok(())
+    }
+
+    /// `unit` was measured to keep `kept` bytes, those still leaving not included.
+    pub fn measured(&mut self, unit: u32, kept: u64) -> Result<(), LedgerError> {
+        let entry = self.entries.get_mut(unit as usize).ok_or(LedgerError::NoSuchUnit { unit })?;
+        let current = kept.checked_add(entry.pending).ok_or(LedgerError::Overflow)?;
+        let others = self.current - entry.current;
+        self.current = others.checked_add(current).ok_or(LedgerError::Overflow)?;
+        entry.current = current;
+        self.peak = self.peak.max(self.current);
         Ok(())
     }
 

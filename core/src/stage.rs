@@ -48,6 +48,17 @@ pub struct Held {
     pub host_bytes: u64,
 }
 
+impl Held {
+    /// The sum of two.
+    pub fn plus(self, other: Self) -> Result<Self, StageError> {
+        let bytes = self.bytes.checked_add(other.bytes);
+        match (bytes, self.host_bytes.checked_add(other.host_bytes)) {
+            (Some(bytes), Some(host_bytes)) => Ok(Self { bytes, host_bytes }),
+            _ => Err(StageError::Overflow),
+        }
+    }
+}
+
 /// [`Held`] as a line in the rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeldLine {

@@ -104,6 +104,7 @@ impl<'a> Builder<'a> {
             ops: Vec::new(),
             op_names: Vec::new(),
             moe: Set::EMPTY,
+            experts: Set::EMPTY,
             routed: false,
         };
         Self { shape, rates, layer, overflow: None }
@@ -140,6 +141,16 @@ impl<'a> Builder<'a> {
     pub fn routed(&mut self, tensors: &[usize]) {
         self.layer.moe |= tensors.iter().copied().collect();
         self.layer.routed = true;
+    }
+
+    /// Marks the operators added since there were `first` as the experts' own.
+    pub fn experts_since(&mut self, first: usize) {
+        self.layer.experts |= (first..self.layer.ops.len()).collect();
+    }
+
+    /// How many operators there are.
+    pub fn op_count(&self) -> usize {
+        self.layer.ops.len()
     }
 
     /// Adds an operator.

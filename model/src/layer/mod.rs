@@ -32,6 +32,8 @@ pub struct LayerType {
     pub op_names: Vec<&'static str>,
     /// Tensors that exist only because of routed rows.
     pub moe: Set,
+    /// The experts' own operators, which a rank may run in row chunks.
+    pub experts: Set,
     /// Whether its rows come from a router.
     pub routed: bool,
 }
@@ -39,7 +41,13 @@ pub struct LayerType {
 impl LayerType {
     /// The type as the core takes it.
     pub fn model(&self) -> LayerModel<'_> {
-        LayerModel { tensors: &self.tensors, ops: &self.ops, moe: self.moe, routed: self.routed }
+        LayerModel {
+            tensors: &self.tensors,
+            ops: &self.ops,
+            moe: self.moe,
+            experts: self.experts,
+            routed: self.routed,
+        }
     }
 
     /// The tensor called `name`.

@@ -229,6 +229,7 @@ impl Part<'_> {
         let act_out = b.tensor("act_out", inner, Holds::Activations);
         let output = b.transient("fc2_out", self.gathered());
         b.routed(&[fc1_out, act_out]);
+        let first = b.op_count();
         b.op(
             "fc1",
             Spec {
@@ -265,6 +266,7 @@ impl Part<'_> {
                 ..Spec::default()
             },
         );
+        b.experts_since(first);
         output
     }
 
