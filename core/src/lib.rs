@@ -17,6 +17,7 @@ pub mod cost;
 pub mod fingerprint;
 pub mod floor;
 pub mod group;
+pub mod interleave;
 pub mod layer;
 pub mod ledger;
 pub mod limits;
