@@ -7,6 +7,10 @@
 //! Everything that decides or counts is in integers, and nothing depends on the number of threads.
 
 mod apportion;
+pub mod checker;
+pub mod executor;
 pub mod load;
+pub mod log;
+mod order;
 pub mod trace;
 pub mod workload;
