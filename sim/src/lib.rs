@@ -9,8 +9,11 @@
 mod apportion;
 pub mod checker;
 pub mod executor;
+pub mod job;
 pub mod load;
 pub mod log;
 mod order;
+pub mod policy;
+pub mod replay;
 pub mod trace;
 pub mod workload;
