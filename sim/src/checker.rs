@@ -92,8 +92,9 @@ pub struct Checker<'a> {
 struct Entered {
     kind: u16,
     rows: u32,
-    /// Rows of one row chunk.
+    /// Rows of one row chunk, and of one row chunk of the experts.
     part_rows: u32,
+    expert_rows: u32,
     /// Bit sets of tensors, by [`Form`]: has storage; is whole; a copy reads or writes it.
     stored: [u64; 4],
     whole: [u64; 4],
@@ -244,9 +245,13 @@ impl<'a> Checker<'a> {
         let there = entered.on_device() | passing;
         let needed = if run.pass == Pass::Backward { op.saves } else { op.reads };
         // An operator off the routed rows has nothing per row, so that their number does not matter.
-        let rows = entered.part_rows;
+        let expert = model.experts.contains(run.op as usize);
+        let rows = if expert { entered.expert_rows } else { entered.part_rows };
         let work = if run.pass == Pass::Backward { op.backward_work } else { op.forward_work };
         let mut bytes = work.at(rows);
+        if expert && rows < entered.part_rows {
+            bytes = bytes.and_then(|b| b.checked_add(entered.gathering(model)?));
+        }
         if run.pass == Pass::Again {
             // What is still stored is made a second time; a block input is replayed, not made.
             let twice = op.makes.iter().filter(|&t| entered.on_device() & 1 << t != 0);
@@ -347,9 +352,12 @@ impl Log for Checker<'_> {
                 self.enter(place, Entered::new(kind, rows));
                 place
             }
-            Event::Split { place, chunks } => {
+            Event::Split { place, dispatch_chunks, expert_chunks } => {
                 match self.entered(place) {
-                    Some(entered) => entered.part_rows = entered.rows.div_ceil(chunks.max(1)),
+                    Some(entered) => {
+                        entered.part_rows = entered.rows.div_ceil(dispatch_chunks.max(1));
+                        entered.expert_rows = entered.part_rows.div_ceil(expert_chunks.max(1));
+                    }
                     None => self.fault(Fault::Unknown(place)),
                 }
                 place
@@ -393,6 +401,7 @@ impl Entered {
             kind,
             rows,
             part_rows: rows,
+            expert_rows: rows,
             stored: [0; 4],
             whole: [0; 4],
             in_copy: [0; 4],
@@ -415,13 +424,34 @@ impl Entered {
         form: Form,
     ) -> Option<(&'a LayerModel<'a>, u64)> {
         let model = self.model(types)?;
-        let tensor = model.tensors.get(tensor as usize)?;
+        let index = tensor;
+        let tensor = model.tensors.get(index as usize)?;
         let bytes = match form {
             Form::Narrow => tensor.quantized?.at(self.rows)?,
-            Form::Part => tensor.bytes.at(self.part_rows)?,
+            Form::Part => {
+                let experts = model.experts.iter().filter_map(|op| model.ops.get(op));
+                let made = experts.fold(0, |all, op| all | op.makes.bits());
+                let rows = if made & 1 << index != 0 { self.expert_rows } else { self.part_rows };
+                tensor.bytes.at(rows)?
+            }
             Form::Wide | Form::Host => tensor.bytes.at(self.rows)?,
         };
         Some((model, bytes))
+    }
+
+    /// While the experts run in row chunks, what the other chunks put out stands beside them.
+    fn gathering(&self, model: &LayerModel<'_>) -> Option<u64> {
+        let (mut makes, mut reads, mut saves) = (0, 0, 0);
+        for (index, op) in model.ops.iter().enumerate() {
+            saves |= op.saves.bits();
+            match model.experts.contains(index) {
+                true => makes |= op.makes.bits(),
+                false => reads |= op.reads.bits(),
+            }
+        }
+        let tensors = model.tensors.iter().enumerate();
+        let outputs = tensors.filter(|&(t, _)| makes & reads & !saves & 1 << t != 0);
+        outputs.map(|(_, t)| Some(t.bytes.at(self.part_rows)? - t.bytes.at(self.expert_rows)?)).sum()
     }
 
     /// Tensors that an operator can read where they are.

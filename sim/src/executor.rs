@@ -22,12 +22,14 @@ pub struct Decision {
     pub plan: LayerPlan,
     /// Row chunks of dispatch, experts and combine; 1 is no split.
     pub dispatch_chunks: u32,
+    /// Row chunks of the experts within each of these, in forward; 1 is no split.
+    pub expert_chunks: u32,
 }
 
 impl Decision {
     /// `plan` and no split.
     pub const fn new(plan: LayerPlan) -> Self {
-        Self { plan, dispatch_chunks: 1 }
+        Self { plan, dispatch_chunks: 1, expert_chunks: 1 }
     }
 }
 
@@ -150,22 +152,50 @@ impl<'a, L: Log> Executor<'a, L> {
         let kind = running.kind as usize;
         let model = &self.stage.types[kind];
         let order = Arc::clone(&self.orders[kind]);
-        let chunks = decision.dispatch_chunks.max(1);
-        if chunks > 1 {
-            self.log.record(self.now, Event::Split { place, chunks });
-        }
+        self.split(place, decision.expert_chunks);
         for tensor in (decision.plan.recompute & order.done_before_gate).iter() {
             self.free(place, tensor);
         }
+        let chunks = decision.dispatch_chunks.max(1);
         for chunk in 1..=chunks {
-            for &op in &order.routed {
-                self.forward_op(place, model, &order, op, chunk == chunks);
-            }
+            self.forward_routed(place, model, &order, chunk == chunks);
         }
         for &op in &order.after {
             self.forward_op(place, model, &order, op, true);
         }
         self.settle(place);
+    }
+
+    /// Dispatch, experts and combine on one row chunk.
+    fn forward_routed(&mut self, place: Place, model: &LayerModel<'_>, order: &Order, last: bool) {
+        let chunks = self.running(place).map_or(1, |r| r.decision.expert_chunks.max(1));
+        let is_expert = |op: &u8| model.experts.contains(*op as usize);
+        let mut rest = order.routed.as_slice();
+        while let Some(first) = rest.first() {
+            let run = rest.iter().take_while(|op| is_expert(op) == is_expert(first)).count();
+            let (ops, after) = rest.split_at(run);
+            let chunks = if is_expert(first) { chunks } else { 1 };
+            for chunk in 1..=chunks {
+                for &op in ops {
+                    self.forward_op(place, model, order, op, last && chunk == chunks);
+                }
+            }
+            rest = after;
+        }
+        for tensor in self.running(place).map_or(Set::EMPTY, |r| r.parts).iter() {
+            self.free(place, tensor);
+        }
+    }
+
+    /// Tells the log in how many row chunks the layer runs.
+    fn split(&mut self, place: Place, expert_chunks: u32) {
+        let Some(running) = self.running_mut(place) else { return };
+        running.decision.expert_chunks = expert_chunks.max(1);
+        let dispatch_chunks = running.decision.dispatch_chunks.max(1);
+        if dispatch_chunks > 1 || expert_chunks > 1 {
+            let expert_chunks = running.decision.expert_chunks;
+            self.log.record(self.now, Event::Split { place, dispatch_chunks, expert_chunks });
+        }
     }
 
     /// `last`: not to be run again for another row chunk.
@@ -178,7 +208,8 @@ impl<'a, L: Log> Executor<'a, L> {
             self.alloc(place, tensor, by_part.contains(tensor));
         }
         self.run(Run { place, op, pass: Pass::Forward });
-        let dropped = if last { recompute } else { by_part };
+        // Between row chunks of the experts, what came with the dispatch stays.
+        let dropped = if last { recompute } else { by_part & order.experts_only };
         for tensor in (dropped & order.last_read_by(op)).iter() {
             self.free(place, tensor);
         }
@@ -210,6 +241,10 @@ impl<'a, L: Log> Executor<'a, L> {
     /// Runs the backward of a layer, recovery included. Copies of its tensors to the host end first.
     pub fn backward(&mut self, place: Place) {
         while self.pending.iter().any(|(_, copy)| copy.item.place == place) && self.wait() {}
+        // Row chunks of the experts are for the forward.
+        if self.running(place).is_some_and(|r| r.decision.expert_chunks > 1) {
+            self.split(place, 1);
+        }
         let Some(running) = self.running(place) else { return };
         let Some(model) = self.stage.types.get(running.kind as usize) else { return };
         let order = Arc::clone(&self.orders[running.kind as usize]);
@@ -278,11 +313,11 @@ impl<'a, L: Log> Executor<'a, L> {
             self.log.record(self.now, Event::CopyEnd(item, Form::Narrow, Form::Wide));
             self.log.record(self.now, Event::Free(item, Form::Narrow));
         }
-        let split = running.decision.dispatch_chunks > 1;
+        let in_parts = running.in_parts(order);
         for op in ops {
             let held = self.running(place).map_or(Set::EMPTY, |r| r.wide);
             for tensor in ((model.ops[op as usize].makes & plan.recompute) - held).iter() {
-                self.alloc(place, tensor, split && order.routed_only.contains(tensor));
+                self.alloc(place, tensor, in_parts.contains(tensor));
             }
             self.run(Run { place, op, pass: Pass::Again });
         }
@@ -311,8 +346,7 @@ impl<'a, L: Log> Executor<'a, L> {
     fn run(&mut self, run: Run) {
         let Some(running) = self.running(run.place) else { return };
         let Some(op) = self.stage.types[running.kind as usize].ops.get(run.op as usize) else { return };
-        let routed = self.orders[running.kind as usize].routed.contains(&run.op);
-        let rows = if routed { running.piece_rows() } else { running.rows };
+        let rows = running.rows_of(&self.stage.types[running.kind as usize], run.op);
         let time = if run.pass == Pass::Backward { op.backward } else { op.forward };
         self.log.record(self.now, Event::Start(run));
         self.advance(time.at(rows).unwrap_or(u64::MAX));
@@ -380,8 +414,23 @@ impl<'a, L: Log> Executor<'a, L> {
 }
 
 impl Running {
-    fn piece_rows(&self) -> u32 {
-        self.rows.div_ceil(self.decision.dispatch_chunks.max(1))
+    /// The rows that one run of an operator sees; without meaning for one off the routed rows.
+    fn rows_of(&self, model: &LayerModel<'_>, op: u8) -> u32 {
+        let part = self.rows.div_ceil(self.decision.dispatch_chunks.max(1));
+        let experts =
+            if model.experts.contains(op as usize) { self.decision.expert_chunks.max(1) } else { 1 };
+        part.div_ceil(experts)
+    }
+
+    /// Tensors that exist one row chunk at a time, where they are recomputed.
+    fn in_parts(&self, order: &Order) -> Set {
+        if self.decision.dispatch_chunks > 1 {
+            order.routed_only
+        } else if self.decision.expert_chunks > 1 {
+            order.experts_only
+        } else {
+            Set::EMPTY
+        }
     }
 }
 

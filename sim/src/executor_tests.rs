@@ -56,7 +56,13 @@ fn ops() -> Vec<OpModel> {
 
 fn with_stage<T>(body: impl FnOnce(&StageModel<'_>) -> T) -> T {
     let (tensors, ops) = (tensors(), ops());
-    let types = [LayerModel { tensors: &tensors, ops: &ops, moe: set([ROWS, INNER]), routed: true }];
+    let types = [LayerModel {
+        tensors: &tensors,
+        ops: &ops,
+        moe: set([ROWS, INNER]),
+        experts: set([3, 4]),
+        routed: true,
+    }];
     body(&StageModel {
         types: &types,
         chunks: &[&[0]],
@@ -130,6 +136,27 @@ fn row_chunks_divide_what_is_made_again() {
 }
 
 #[test]
+fn row_chunks_of_the_experts_divide_their_own_tensors_in_forward() {
+    let dropped = plan(set([INNER]), Set::EMPTY, Set::EMPTY);
+    let forward_peak = |expert_chunks| {
+        with_stage(|stage| {
+            let checker = Checker::new(stage.types, stage.device_bytes, stage.host_bytes);
+            let mut executor = Executor::new(stage, Recovery::Layer, checker);
+            let place = Place { unit: 0, layer: 0 };
+            executor.forward_to_gate(place, 0, 100, Set::EMPTY);
+            executor.forward_from_gate(place, Decision { expert_chunks, ..dropped });
+            let forward = executor.log().verdict().peak.bytes;
+            executor.backward(place);
+            executor.leave(0);
+            assert_eq!(executor.log().verdict().first_fault, None);
+            (forward, executor.log().verdict().peak.bytes)
+        })
+    };
+    assert_eq!(forward_peak(1), (164 + 3_000 + 5, 164 + 3_000 + 9));
+    assert_eq!(forward_peak(4), (164 + 1_700, 164 + 3_000 + 9));
+}
+
+#[test]
 fn every_plan_has_what_its_backward_reads() {
     let saved = set([NORMED, ROWS, INNER]);
     for recovery in [Recovery::Layer, Recovery::Operator] {
@@ -144,7 +171,9 @@ fn every_plan_has_what_its_backward_reads() {
                 }
             }
             for dispatch_chunks in 1..4 {
-                run(7, recovery, Decision { plan, dispatch_chunks });
+                for expert_chunks in 1..3 {
+                    run(7, recovery, Decision { plan, dispatch_chunks, expert_chunks });
+                }
             }
         }
     }

@@ -71,8 +71,10 @@ pub enum Event {
     Split {
         /// The layer.
         place: Place,
-        /// How many; 1 is no split.
-        chunks: u32,
+        /// Row chunks of dispatch, experts and combine; 1 is no split.
+        dispatch_chunks: u32,
+        /// Row chunks of the experts within each of these; 1 is no split.
+        expert_chunks: u32,
     },
     /// Storage is taken.
     Alloc(Item, Form),

@@ -20,6 +20,8 @@ pub(crate) struct Order {
     pub received: Set,
     /// Tracked tensors that only routed operators make, read and save: they can exist in row chunks.
     pub routed_only: Set,
+    /// Of these, what only the experts touch: it can exist in row chunks of the experts.
+    pub experts_only: Set,
     /// Tracked tensors whose last forward reader is in `before`.
     pub done_before_gate: Set,
     last_read: Vec<Set>,
@@ -50,6 +52,7 @@ impl Order {
             }
         }
         let all: Vec<u8> = before.iter().chain(&routed).chain(&after).copied().collect();
+        let experts: Vec<u8> = model.experts.iter().map(|op| op as u8).collect();
         let makes = ops.iter().fold(Set::EMPTY, |all, op| all | op.makes);
         let saves = ops.iter().fold(Set::EMPTY, |all, op| all | op.saves);
         let inputs: Set = (0..model.tensors.len()).filter(|&t| model.tensors[t].block_input).collect();
@@ -58,7 +61,8 @@ impl Order {
         let mut order = Self {
             tracked,
             received: tracked - makes,
-            routed_only: tracked - inputs,
+            routed_only: (tracked - inputs) - touched_outside(model, &routed),
+            experts_only: (tracked - inputs) - touched_outside(model, &experts),
             done_before_gate: Set::EMPTY,
             last_read: vec![Set::EMPTY; ops.len()],
             released: vec![Set::EMPTY; ops.len()],
@@ -67,18 +71,10 @@ impl Order {
             after,
             all,
         };
-        order.routed_only = order.routed_only & order.only_routed(model);
         for tensor in (saves - inputs).iter() {
             order.link(model, tensor);
         }
         order
-    }
-
-    /// Tensors that no operator outside `routed` touches.
-    fn only_routed(&self, model: &LayerModel<'_>) -> Set {
-        let outside = self.before.iter().chain(&self.after).map(|&op| &model.ops[op as usize]);
-        let touched = outside.fold(Set::EMPTY, |all, op| all | op.reads | op.makes | op.saves);
-        Set::first(model.tensors.len()) - touched
     }
 
     /// Notes after which operator's forward and backward `tensor` is not needed any more.
@@ -107,4 +103,10 @@ impl Order {
     pub fn released_by(&self, op: u8) -> Set {
         self.released[op as usize]
     }
+}
+
+/// Tensors that an operator outside `ops` touches.
+fn touched_outside(model: &LayerModel<'_>, ops: &[u8]) -> Set {
+    let outside = model.ops.iter().zip(0u8..).filter(|(_, index)| !ops.contains(index));
+    outside.fold(Set::EMPTY, |all, (op, _)| all | op.reads | op.makes | op.saves)
 }
