@@ -202,8 +202,7 @@ impl<'a, L: Log> Executor<'a, L> {
     fn forward_op(&mut self, place: Place, model: &LayerModel<'_>, order: &Order, op: u8, last: bool) {
         let Some(running) = self.running(place) else { return };
         let recompute = running.decision.plan.recompute;
-        let by_part =
-            if running.decision.dispatch_chunks > 1 { recompute & order.routed_only } else { Set::EMPTY };
+        let by_part = recompute & running.in_parts(order);
         for tensor in ((model.ops[op as usize].makes & order.tracked) - running.wide).iter() {
             self.alloc(place, tensor, by_part.contains(tensor));
         }
