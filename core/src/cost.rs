@@ -205,7 +205,15 @@ impl LayerModel<'_> {
         let (forward, backward) = self.times(rows)?;
         let (forward_work, backward_work) = self.work(rows)?;
         let layer = self.at(rows, rooflines, storage)?;
-        let head = [forward, backward, forward_work, backward_work, self.moe.bits(), self.experts.bits(), self.routed.into()];
+        let head = [
+            forward,
+            backward,
+            forward_work,
+            backward_work,
+            self.moe.bits(),
+            self.experts.bits(),
+            self.routed.into(),
+        ];
         let mut f = fingerprint.with_all(head);
         for t in layer.tensors() {
             let copy = t.copy.map_or([0; 3], |c| [1, c.out_ns, c.in_ns]);
@@ -346,7 +354,8 @@ mod tests {
             },
         ];
         let ops = [op(Set::one(0), Set::one(1), Set::one(1))];
-        let model = LayerModel { tensors: &tensors, ops: &ops, moe: Set::one(1), experts: Set::EMPTY, routed: true };
+        let model =
+            LayerModel { tensors: &tensors, ops: &ops, moe: Set::one(1), experts: Set::EMPTY, routed: true };
         let mut storage = LayerStorage::new();
         let layer = model.at(3, &ROOFLINES, &mut storage).expect("a layer");
         assert_eq!(layer.full_bytes(), 64 + 310);

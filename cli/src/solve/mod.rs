@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::{Error, output};
 
 pub mod budget;
+pub mod interleave;
 pub mod mitigate;
 pub mod read;
 
@@ -30,6 +31,14 @@ enum Problem {
     ///   {"backward": "0.0"}]}' | bagualu solve budget --json
     #[command(verbatim_doc_comment)]
     Budget(Instance<budget::Method>),
+    /// The order of forward, backward, offload and recovery operators (§V-B)
+    ///
+    /// Example:
+    ///   echo '{"chains": {"forward": [{"resource": "compute", "ns": 100}], "backward":
+    ///   [{"resource": "communication", "ns": 70}]}, "capacity_bytes": 1000}' |
+    ///   bagualu solve interleave --json
+    #[command(verbatim_doc_comment)]
+    Interleave(Instance<interleave::Method>),
 }
 
 /// An instance and how to solve it.
@@ -37,9 +46,10 @@ enum Problem {
 struct Instance<M: clap::ValueEnum + Default + Send + Sync + 'static> {
     /// The instance; `-` or nothing: standard input
     file: Option<PathBuf>,
-    /// How to solve it
-    #[arg(long, value_enum, default_value_t)]
-    method: M,
+    /// How to solve it [default: the first]
+    // No default_value_t: clap keeps its text in one static for all `M`.
+    #[arg(long, value_enum)]
+    method: Option<M>,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -50,6 +60,7 @@ impl Args {
     pub fn json(&self) -> bool {
         match &self.problem {
             Problem::Budget(instance) => instance.json,
+            Problem::Interleave(instance) => instance.json,
         }
     }
 }
@@ -58,6 +69,7 @@ impl Args {
 pub fn run(args: Args) -> Result<(), Error> {
     match args.problem {
         Problem::Budget(instance) => answer(instance, budget::solve, budget::describe),
+        Problem::Interleave(instance) => answer(instance, interleave::solve, interleave::describe),
     }
 }
 
@@ -71,7 +83,7 @@ where
     A: Serialize,
 {
     let json = read::instance(instance.file.as_deref())?;
-    let answer = solve(&json, instance.method)?;
+    let answer = solve(&json, instance.method.unwrap_or_default())?;
     let text = if instance.json { output::json(&answer)? } else { describe(&answer) };
     output::print(&text)
 }

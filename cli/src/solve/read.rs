@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, IntoDeserializer, MapAccess, Visitor};
 
 use crate::Error;
 
@@ -70,6 +70,17 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
         }
         deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+/// A `T` that is written as a string. A derived enum alone would take `{"compute": null}` too.
+#[derive(Clone, Copy, Debug)]
+pub struct Word<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Word<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        T::deserialize(word.into_deserializer()).map(Word)
     }
 }
 
