@@ -20,7 +20,7 @@
 use core::fmt;
 
 use crate::limits::MAX_IN_FLIGHT;
-use crate::schedule::Event;
+use crate::schedule::{Event, most_in_flight};
 
 /// How the even share of the paper is weighted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -201,6 +201,30 @@ impl<'a> Budget<'a> {
     /// The next event, `None` at the end of the iteration.
     pub fn upcoming(&self) -> Option<Event> {
         self.events.get(self.next).copied()
+    }
+
+    /// The event after the next one: a fused scheduling point runs both together.
+    pub fn following(&self) -> Option<Event> {
+        self.events.get(self.next + 1).copied()
+    }
+
+    /// What each unit could hold beyond its floor if all units in flight at the peak held the same.
+    pub fn even_share_beyond_floors(&self) -> u64 {
+        let peak = floor_peak(self.events, self.units).unwrap_or(self.capacity);
+        self.capacity.saturating_sub(peak) / most_in_flight(self.events).max(1) as u64
+    }
+
+    /// The floor of the next event's unit; 0 at the end.
+    pub fn upcoming_floor(&self) -> u64 {
+        match self.upcoming() {
+            Some(Event::Forward(unit) | Event::Backward(unit)) => self.floor_of(unit),
+            None => 0,
+        }
+    }
+
+    /// The floor of `unit`.
+    pub fn floor_of(&self, unit: u32) -> u64 {
+        self.units.get(unit as usize).map_or(0, |u| u.floor)
     }
 
     /// What `unit` holds; 0 unless it is in flight.

@@ -1,7 +1,7 @@
 //! The activation cost model (§IV-A): layer types whose bytes and times are linear in the routed rows.
 //!
 //! A [`LayerModel`] at a row count is a [`Layer`], the input of Algorithm 2. The byte curve of a
-//! micro-batch is in `curve`.
+//! micro-batch is in [`curve`](crate::curve).
 
 use core::fmt;
 

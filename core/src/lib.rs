@@ -14,6 +14,7 @@
 
 pub mod budget;
 pub mod cost;
+pub mod curve;
 pub mod fingerprint;
 pub mod floor;
 pub mod group;
