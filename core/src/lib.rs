@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod budget;
+pub mod conflict;
 pub mod cost;
 pub mod curve;
 pub mod fingerprint;
@@ -22,6 +23,7 @@ pub mod interleave;
 pub mod layer;
 pub mod ledger;
 pub mod limits;
+pub mod mitigate;
 pub mod provision;
 pub mod roofline;
 pub mod schedule;
