@@ -6,8 +6,10 @@
 
 mod budget;
 mod input;
+mod interleave;
 mod solver_json;
 
 pub use budget::budget;
 pub use input::Input;
+pub use interleave::interleave;
 pub use solver_json::solver_json;

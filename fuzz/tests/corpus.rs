@@ -24,6 +24,11 @@ fn budget() {
 }
 
 #[test]
+fn interleave() {
+    replay("interleave", bagualu_fuzz::interleave);
+}
+
+#[test]
 fn solver_json() {
     replay("solver_json", bagualu_fuzz::solver_json);
 }

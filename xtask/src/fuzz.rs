@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::{cargo, root, succeed, target_dir};
 
 /// The targets: one binary each in `fuzz/targets`, one folder each in `fuzz/corpus`.
-const TARGETS: [&str; 2] = ["budget", "solver_json"];
+const TARGETS: [&str; 3] = ["budget", "interleave", "solver_json"];
 
 /// What libFuzzer needs of the compiler; cargo-fuzz passes the same.
 const COVERAGE: &str = "--cfg fuzzing -Cdebug-assertions -Ccodegen-units=1 -Cpasses=sancov-module \
@@ -39,6 +39,10 @@ fn fuzz(target: &str, host: &str, seconds: u32) -> Result<(), String> {
     let mut fuzzer = Command::new(target_dir("fuzz").join(host).join("release").join(target));
     fuzzer.arg(fresh).arg(root().join("fuzz/corpus").join(target));
     fuzzer.arg(format!("-max_total_time={seconds}"));
+    let dictionary = root().join("fuzz/dictionaries").join(target).with_extension("dict");
+    if dictionary.exists() {
+        fuzzer.arg(format!("-dict={}", dictionary.display()));
+    }
     fuzzer.arg(format!("-artifact_prefix={}/", findings.display()));
     fuzzer.args(["-max_len=4096", "-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1"]);
     succeed(&mut fuzzer)
