@@ -1,6 +1,6 @@
 //! What docs/formats.md shows is what the solver answers.
 
-use bagualu::solve::{budget, interleave};
+use bagualu::solve::{budget, interleave, mitigate};
 use serde_json::Value;
 
 const FORMATS: &str = include_str!("../../docs/formats.md");
@@ -21,6 +21,13 @@ fn value(answer: impl serde::Serialize) -> Value {
 fn budget() {
     let (instance, answer) = shown("budget");
     assert_eq!(value(budget::solve(instance.as_bytes(), budget::Method::Even).expect("feasible")), answer);
+}
+
+#[test]
+fn mitigate() {
+    let (instance, answer) = shown("mitigate");
+    let found = mitigate::solve(instance.as_bytes(), mitigate::Method::Exact).expect("feasible");
+    assert_eq!(value(found), answer);
 }
 
 #[test]

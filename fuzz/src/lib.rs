@@ -7,9 +7,11 @@
 mod budget;
 mod input;
 mod interleave;
+mod mitigate;
 mod solver_json;
 
 pub use budget::budget;
 pub use input::Input;
 pub use interleave::interleave;
+pub use mitigate::mitigate;
 pub use solver_json::solver_json;

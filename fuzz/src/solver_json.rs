@@ -1,7 +1,7 @@
 //! The solver commands on any bytes: an answer or one error with a field, and the same one again.
 
 use bagualu::Error;
-use bagualu::solve::{budget, interleave};
+use bagualu::solve::{budget, interleave, mitigate};
 
 /// The target. The first byte chooses problem and method, the rest is the instance.
 pub fn solver_json(data: &[u8]) {
@@ -12,11 +12,15 @@ pub fn solver_json(data: &[u8]) {
 
 /// The answer as JSON, or the message and exit status.
 fn solve(choice: u8, json: &[u8]) -> Result<String, (String, u8)> {
-    match choice % 4 {
+    match choice % 8 {
         0 => shown(budget::solve(json, budget::Method::Even)),
         1 => shown(budget::solve(json, budget::Method::Proportional)),
-        2 => shown(interleave::solve(json, interleave::Method::List)),
-        _ => shown(interleave::solve(json, interleave::Method::Exact)),
+        2 => shown(mitigate::solve(json, mitigate::Method::Exact)),
+        3 => shown(mitigate::solve(json, mitigate::Method::Ratio)),
+        4 => shown(mitigate::solve(json, mitigate::Method::Paper)),
+        5 => shown(interleave::solve(json, interleave::Method::Exact)),
+        6 => shown(interleave::solve(json, interleave::Method::Paper)),
+        _ => shown(interleave::solve(json, interleave::Method::List)),
     }
 }
 

@@ -24,6 +24,11 @@ fn budget() {
 }
 
 #[test]
+fn mitigate() {
+    replay("mitigate", bagualu_fuzz::mitigate);
+}
+
+#[test]
 fn interleave() {
     replay("interleave", bagualu_fuzz::interleave);
 }

@@ -2,13 +2,112 @@
 
 use std::collections::BTreeMap;
 
-use bagualu_core::layer::{CastTimes, Collectives, CopyTimes, Group, Layer, LayerError, Op, Tensor};
+use bagualu_core::layer::{
+    CastTimes, Collectives, CopyTimes, Group, Layer, LayerError, LayerPlan, Op, Strategy, Tensor,
+};
 use bagualu_core::limits::{MAX_LAYERS, MAX_OPS, MAX_TENSORS};
+use bagualu_core::mitigate::{
+    Config, Exact, ExactStorage, Limits, MitigateError, PaperGreedy, Problem, RatioGreedy, Selection,
+    Selector,
+};
 use bagualu_core::set::Set;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::read::{self, Count, Object, present};
-use crate::Error;
+use super::read::{self, Count, Object, Word, present};
+use crate::{Error, output};
+
+/// How to select.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// The fastest selection, with a proof
+    #[default]
+    Exact,
+    /// Most bytes per added nanosecond, then undo what is no longer needed
+    Ratio,
+    /// The paper's greedy rule
+    Paper,
+}
+
+/// A selection.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Answer {
+    /// What found it.
+    pub method: Method,
+    /// Device bytes held.
+    pub bytes: u64,
+    /// Time added to forward and backward.
+    pub added_ns: u64,
+    /// Whether none is faster.
+    pub optimal: bool,
+    /// The fastest is at most this much faster.
+    pub gap_ns: u64,
+    /// One for each saved tensor, in the order of the instance.
+    pub strategies: Vec<Choice>,
+}
+
+/// What is done with one tensor.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Choice {
+    /// Its layer.
+    pub layer: String,
+    /// Its name.
+    pub tensor: String,
+    /// What is done with it.
+    pub strategy: Strategy,
+}
+
+/// Solves the instance `json`.
+pub fn solve(json: &[u8], method: Method) -> Result<Answer, Error> {
+    let instance = Instance::parse(json)?;
+    let layers = instance.layers()?;
+    let limits = Limits { bytes: instance.limit_bytes, host_bytes: instance.host_limit_bytes };
+    let problem = Problem { layers: &layers, limits, allow: instance.allow };
+    let mut plans = vec![LayerPlan::KEEP; layers.len()];
+    let selection = match method {
+        Method::Exact => {
+            Exact::new(&mut Box::new(ExactStorage::new()), Config::default()).select(&problem, &mut plans)
+        }
+        Method::Ratio => RatioGreedy.select(&problem, &mut plans),
+        Method::Paper => PaperGreedy.select(&problem, &mut plans),
+    };
+    Ok(instance.answer(method, selection.map_err(refused)?, &layers, &plans))
+}
+
+/// The answer for people.
+pub fn describe(answer: &Answer) -> String {
+    let mut rows = output::table(["tensor", "layer", "strategy"]);
+    for choice in &answer.strategies {
+        let strategy = serde_json::to_value(choice.strategy).unwrap_or_default();
+        rows.add_row([&choice.tensor, &choice.layer, strategy.as_str().unwrap_or_default()]);
+    }
+    let proof = match answer.optimal {
+        true => "none is faster".to_owned(),
+        false => format!("the fastest is at most {} faster", output::ns(answer.gap_ns)),
+    };
+    let (bytes, added) = (output::bytes(answer.bytes), output::ns(answer.added_ns));
+    format!("{rows}\nheld {bytes}, added {added}; {proof}\n")
+}
+
+fn refused(error: MitigateError) -> Error {
+    match error {
+        MitigateError::Infeasible { least, limit } => {
+            Error::infeasible("the strongest strategies hold", least, limit)
+        }
+        MitigateError::HostInfeasible { least, limit } => {
+            Error::infeasible("within limit_bytes the least offloaded is", least, limit)
+        }
+        MitigateError::HostUndecided { found, limit } => Error::infeasible(
+            "no selection within both limits was found, nor proven impossible; the least offloaded was",
+            found,
+            limit,
+        ),
+        MitigateError::OutOfCandidates { reached, limit } => {
+            Error::infeasible("this method ran out of candidates (try --method exact) at", reached, limit)
+        }
+        other => Error::bad_input("layers", other.to_string(), ""),
+    }
+}
 
 /// An instance as written.
 #[derive(Deserialize, Debug)]
@@ -18,7 +117,7 @@ struct Text {
     #[serde(default, deserialize_with = "present")]
     host_limit_bytes: Option<Count>,
     #[serde(default)]
-    allow_collectives: Vec<Group>,
+    allow_collectives: Vec<Word<Group>>,
     layers: Vec<Object<LayerText>>,
 }
 
@@ -66,7 +165,7 @@ struct OpText {
     #[serde(default)]
     forward_ns: Count,
     #[serde(default, deserialize_with = "present")]
-    collective: Option<Group>,
+    collective: Option<Word<Group>>,
 }
 
 /// A checked instance.
@@ -106,7 +205,7 @@ impl Instance {
         let instance = Self {
             limit_bytes: text.limit_bytes.0,
             host_limit_bytes: text.host_limit_bytes.map_or(u64::MAX, |c| c.0),
-            allow: text.allow_collectives.into_iter().fold(Collectives::NONE, Collectives::with),
+            allow: text.allow_collectives.iter().map(|c| c.0).fold(Collectives::NONE, Collectives::with),
             layers: layers
                 .map(|(l, layer)| layer.0.check(&format!("layers[{l}]")))
                 .collect::<Result<_, _>>()?,
@@ -124,6 +223,21 @@ impl Instance {
                     .map_err(|error| layer.refused(&format!("layers[{l}]"), error))
             })
             .collect()
+    }
+}
+
+impl Instance {
+    fn answer(&self, method: Method, found: Selection, layers: &[Layer<'_>], plans: &[LayerPlan]) -> Answer {
+        let mut strategies = Vec::new();
+        for ((named, layer), plan) in self.layers.iter().zip(layers).zip(plans) {
+            strategies.extend(layer.saved().iter().map(|t| Choice {
+                layer: named.name.clone(),
+                tensor: named.names[t].clone(),
+                strategy: plan.strategy(t),
+            }));
+        }
+        let Selection { bytes, added_ns, optimal, gap_ns, .. } = found;
+        Answer { method, bytes, added_ns, optimal, gap_ns, strategies }
     }
 }
 
@@ -247,7 +361,7 @@ impl Names {
             makes: self.set(&op.makes, &format!("{path}.makes"))?,
             saves: self.set(&op.saves, &format!("{path}.saves"))?,
             forward_ns: op.forward_ns.0,
-            collective: op.collective,
+            collective: op.collective.map(|c| c.0),
         })
     }
 
@@ -309,3 +423,6 @@ fn unique<'a>(path: &str, names: impl Iterator<Item = &'a String>) -> Result<BTr
     }
     Ok(indices)
 }
+
+#[cfg(test)]
+mod tests;

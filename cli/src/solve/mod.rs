@@ -31,6 +31,14 @@ enum Problem {
     ///   {"backward": "0.0"}]}' | bagualu solve budget --json
     #[command(verbatim_doc_comment)]
     Budget(Instance<budget::Method>),
+    /// What to do with each saved tensor so that all fit (Algorithm 2)
+    ///
+    /// Example:
+    ///   echo '{"limit_bytes": 60, "layers": [{"name": "0",
+    ///   "tensors": [{"name": "a", "bytes": 100, "copy_out_ns": 20, "copy_in_ns": 20}],
+    ///   "ops": [{"name": "fc", "saves": ["a"]}]}]}' | bagualu solve mitigate --json
+    #[command(verbatim_doc_comment)]
+    Mitigate(Instance<mitigate::Method>),
     /// The order of forward, backward, offload and recovery operators (§V-B)
     ///
     /// Example:
@@ -60,6 +68,7 @@ impl Args {
     pub fn json(&self) -> bool {
         match &self.problem {
             Problem::Budget(instance) => instance.json,
+            Problem::Mitigate(instance) => instance.json,
             Problem::Interleave(instance) => instance.json,
         }
     }
@@ -69,6 +78,7 @@ impl Args {
 pub fn run(args: Args) -> Result<(), Error> {
     match args.problem {
         Problem::Budget(instance) => answer(instance, budget::solve, budget::describe),
+        Problem::Mitigate(instance) => answer(instance, mitigate::solve, mitigate::describe),
         Problem::Interleave(instance) => answer(instance, interleave::solve, interleave::describe),
     }
 }
