@@ -14,6 +14,7 @@
 
 pub mod budget;
 pub mod conflict;
+pub mod controller;
 pub mod cost;
 pub mod curve;
 pub mod fingerprint;
@@ -24,6 +25,7 @@ pub mod layer;
 pub mod ledger;
 pub mod limits;
 pub mod mitigate;
+pub mod planner;
 pub mod provision;
 pub mod roofline;
 pub mod schedule;

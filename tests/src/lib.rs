@@ -1,1 +1,3 @@
-//! To be filled.
+//! What cross-crate tests share.
+
+pub mod random_rank;
