@@ -16,6 +16,7 @@ mod model;
 mod parallel;
 mod params;
 mod preset;
+pub mod script;
 mod shape;
 mod static_bytes;
 

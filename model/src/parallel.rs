@@ -53,6 +53,9 @@ pub struct Parallelism {
     /// Micro-batches that a chunk runs in a row when interleaved
     /// (`--microbatch-group-size-per-virtual-pipeline-stage`), PP by default.
     pub group_size: u32,
+    /// Whether dispatch and combine overlap with another micro-batch, which takes one more warm-up forward
+    /// (`--overlap-moe-expert-parallel-comm`).
+    pub overlap_ep: bool,
     /// Sequences of a micro-batch (`--micro-batch-size`).
     pub micro_batch: u64,
     /// Sequences of an iteration over all ranks (`--global-batch-size`).
@@ -78,6 +81,7 @@ impl Default for Parallelism {
             pp: 1,
             chunks: 1,
             group_size: 1,
+            overlap_ep: false,
             micro_batch: 1,
             global_batch: 1,
             precision: Precision::Bf16,

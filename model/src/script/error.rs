@@ -1,0 +1,122 @@
+//! Why a launch script cannot be read.
+
+use std::fmt;
+
+/// Why a launch script cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ScriptError {
+    /// More bytes than any launch script has.
+    TooLong {
+        /// Its bytes.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Expansions that grow without end.
+    TooMuch {
+        /// The limit, in bytes of expansion.
+        limit: u64,
+    },
+    /// Statements or expansions nested too deeply.
+    TooDeep {
+        /// The line, 0 where it is not known.
+        line: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// A quote or bracket without its end.
+    Unterminated {
+        /// The line it begins on.
+        line: u32,
+        /// What is open.
+        what: &'static str,
+    },
+    /// No command with a training's flags.
+    NoLaunch,
+    /// The number of devices is not in the launcher.
+    Devices {
+        /// What stands there instead, empty where nothing does.
+        text: String,
+    },
+    /// A needed flag is not given.
+    Missing {
+        /// The flag.
+        flag: &'static str,
+    },
+    /// A needed flag's value is known only when the script runs.
+    Unknown {
+        /// The flag.
+        flag: &'static str,
+        /// The value as it is written.
+        text: String,
+    },
+    /// A flag's value is not what it should be.
+    BadValue {
+        /// The flag.
+        flag: &'static str,
+        /// The value.
+        value: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// A flag whose effect on memory is not modelled.
+    NotModelled {
+        /// The flag.
+        flag: &'static str,
+    },
+}
+
+impl fmt::Display for ScriptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { bytes, limit } => {
+                write!(
+                    f,
+                    "the script has {bytes} bytes; at most {limit} are read: give the launch script itself"
+                )
+            }
+            Self::TooMuch { limit } => write!(
+                f,
+                "the script's variables expand to more than {limit} bytes; shorten its loops or give the flags \
+                 directly"
+            ),
+            Self::TooDeep { line, limit } => {
+                write!(f, "line {line}: more than {limit} levels of nesting; give the flags directly")
+            }
+            Self::Unterminated { line, what } => write!(f, "line {line}: {what} has no end; close it"),
+            Self::NoLaunch => write!(
+                f,
+                "no command of the script has a training's flags (--num-layers, --hidden-size, …); give the \
+                 script that calls pretrain_gpt.py, its arguments (--arg), or the flags directly"
+            ),
+            Self::Devices { text } if text.is_empty() => {
+                write!(f, "the script's launcher does not say how many devices it starts; give --gpus N")
+            }
+            Self::Devices { text } => write!(
+                f,
+                "the number of devices is {text:?}, which is known only when the script runs; give --gpus N"
+            ),
+            Self::Missing { flag: flag @ "--vocab-size" } => write!(
+                f,
+                "{flag} is missing, since the tokenizer decides it when the script runs; give {flag} N beside it"
+            ),
+            Self::Missing { flag } => {
+                write!(f, "{flag} is missing; add it to the script or give {flag} N beside it")
+            }
+            Self::Unknown { flag, text } => write!(
+                f,
+                "{flag} is {text:?}, which is known only when the script runs; give {flag} VALUE beside the \
+                 script, or --env NAME=VALUE for a variable"
+            ),
+            Self::BadValue { flag, value, expected } => {
+                write!(f, "{flag} is {value:?}; give {expected}")
+            }
+            Self::NotModelled { flag } => {
+                write!(f, "{flag} is not modelled yet; plan a run without it")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ScriptError {}

@@ -1,0 +1,312 @@
+//! Megatron's flags (Megatron-core 0.14 and later): which of them this model reads, and what becomes of
+//! the rest.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use super::ScriptError;
+use super::expand::{Environment, is_unknown};
+
+/// A flag that the model reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    /// Its name, with dashes.
+    pub name: &'static str,
+    /// What its value is called, `None` for a switch.
+    pub value: Option<&'static str>,
+    /// One line for the user.
+    pub help: &'static str,
+}
+
+const fn value(name: &'static str, value: &'static str, help: &'static str) -> Flag {
+    Flag { name, value: Some(value), help }
+}
+
+const fn switch(name: &'static str, help: &'static str) -> Flag {
+    Flag { name, value: None, help }
+}
+
+/// The flags that decide shapes, distribution and static memory.
+pub const FLAGS: &[Flag] = &[
+    value("--num-layers", "N", "Transformer layers"),
+    value("--hidden-size", "N", "h"),
+    value("--ffn-hidden-size", "N", "Hidden size of a dense MLP [4·h; with SwiGLU two thirds of it]"),
+    value("--num-attention-heads", "N", "Attention heads"),
+    value("--kv-channels", "N", "Elements of a head [h ÷ heads]"),
+    switch("--group-query-attention", "Share keys and values among groups of heads"),
+    value("--num-query-groups", "N", "Groups of --group-query-attention"),
+    value("--seq-length", "N", "Tokens of a sequence"),
+    value("--max-position-embeddings", "N", "Rows of a learned position embedding [sequence length]"),
+    value("--position-embedding-type", "KIND", "learned_absolute or rope, among others"),
+    value("--vocab-size", "N", "Vocabulary before padding"),
+    value("--padded-vocab-size", "N", "Vocabulary after padding"),
+    value("--tokenizer-type", "KIND", "GPT2BPETokenizer implies a vocabulary of 50257"),
+    value("--normalization", "KIND", "LayerNorm or RMSNorm"),
+    switch("--qk-layernorm", "Normalise queries and keys"),
+    switch("--swiglu", "Gated activation"),
+    switch("--quick-geglu", "Gated activation"),
+    value("--attention-backend", "KIND", "auto, flash, fused, unfused or local"),
+    switch("--use-flash-attn", "Flash attention"),
+    value("--transformer-impl", "KIND", "transformer_engine or local"),
+    value("--hidden-dropout", "P", "Dropout of attention and MLP outputs [0.1]"),
+    value("--attention-dropout", "P", "Dropout of attention probabilities [0.1]"),
+    switch("--untie-embeddings-and-output-weights", "Embedding and output layer of their own"),
+    switch("--disable-bias-linear", "Linear layers without bias"),
+    value("--num-experts", "N", "E"),
+    value("--moe-router-topk", "N", "k [2]"),
+    value("--moe-ffn-hidden-size", "N", "Hidden size of an expert [that of a dense MLP]"),
+    value("--moe-shared-expert-intermediate-size", "N", "Hidden size of the shared expert"),
+    value("--moe-layer-freq", "N|LIST", "Which layers have experts: every N-th, or ([0]*3+[1]*29)"),
+    value("--tensor-model-parallel-size", "N", "TP"),
+    switch("--sequence-parallel", "Sequence parallel"),
+    value("--context-parallel-size", "N", "CP; only 1 is modelled"),
+    value("--expert-model-parallel-size", "N", "EP"),
+    value("--expert-tensor-parallel-size", "N", "Expert TP [TP]"),
+    value("--pipeline-model-parallel-size", "N", "PP"),
+    value("--num-layers-per-virtual-pipeline-stage", "N", "Layers of a virtual stage"),
+    value("--num-virtual-stages-per-pipeline-rank", "N", "V"),
+    value("--microbatch-group-size-per-virtual-pipeline-stage", "N", "Micro-batches in a row per chunk [PP]"),
+    switch("--overlap-moe-expert-parallel-comm", "Overlap dispatch and combine: one more warm-up forward"),
+    value("--micro-batch-size", "N", "Sequences of a micro-batch"),
+    value("--global-batch-size", "N", "Sequences of an iteration"),
+    switch("--bf16", "BF16"),
+    switch("--fp16", "FP16: 2 bytes, like BF16"),
+    switch("--use-distributed-optimizer", "Divide optimizer state over data parallel ranks"),
+    switch("--grad-reduce-in-bf16", "BF16 gradient buffer"),
+    switch("--accumulate-allreduce-grads-in-fp32", "FP32 gradient buffer (the default with BF16)"),
+    switch("--multi-latent-attention", "Not modelled yet"),
+    value("--mtp-num-layers", "N", "Not modelled yet, except 0"),
+    value("--decoder-first-pipeline-num-layers", "N", "Not modelled yet"),
+    value("--decoder-last-pipeline-num-layers", "N", "Not modelled yet"),
+    value("--pipeline-model-parallel-layout", "LAYOUT", "Not modelled yet"),
+    switch("--account-for-embedding-in-pipeline-split", "Not modelled yet"),
+    switch("--account-for-loss-in-pipeline-split", "Not modelled yet"),
+    switch("--use-torch-fsdp2", "Not modelled yet"),
+    switch("--use-megatron-fsdp", "Not modelled yet"),
+    switch("--fp32-residual-connection", "Not modelled yet"),
+    switch("--use-checkpoint-args", "Not modelled: the shape would come from a checkpoint"),
+    value("--hybrid-layer-pattern", "PATTERN", "Not modelled yet"),
+    value("--yaml-cfg", "FILE", "Not modelled: the shape would come from another file"),
+];
+
+/// Other names of flags above.
+const ALIASES: &[(&str, &str)] = &[
+    ("--encoder-num-layers", "--num-layers"),
+    ("--encoder-seq-length", "--seq-length"),
+    ("--num-moe-experts", "--num-experts"),
+    ("--hybrid-override-pattern", "--hybrid-layer-pattern"),
+];
+
+/// Settings of activation memory that this product decides itself.
+const REPLACED: &[&str] = &[
+    "--recompute-",
+    "--checkpoint-activations",
+    "--distribute-saved-activations",
+    "--moe-layer-recompute",
+    "--cpu-offloading",
+    "--fine-grained-activation-offloading",
+    "--fine-grained-offloading-",
+    "--offload-modules",
+    "--min-offloaded-tensor-size",
+    "--delta-offload-bytes-across-pp-ranks",
+    "--activation-offload-fraction",
+    "--moe-paged-stash",
+    "--mlp-chunks-for-training",
+];
+
+/// Flags that may change memory and are not modelled: prefix of the name, and how the model differs.
+const DIFFERS: &[(&str, &str)] = &[
+    ("--fp8-", "activations and weights are modelled without FP8"),
+    ("--fp4-", "activations and weights are modelled without FP4"),
+    ("--activation-func-fp8-input-store", "fc1's output is modelled in the run's precision"),
+    ("--moe-router-padding-for-", "padding rows are not counted"),
+    ("--moe-expert-capacity-factor", "rows are modelled without dropping"),
+    ("--moe-pad-expert-input-to-capacity", "rows are modelled without padding"),
+    ("--moe-expert-rank-capacity-factor", "rows are modelled without a static buffer"),
+    ("--moe-enable-deepep", "dispatch is modelled as all-to-all"),
+    ("--moe-flex-dispatcher-backend", "dispatch is modelled as all-to-all"),
+    ("--moe-latent-size", "experts are modelled on the full hidden size"),
+    ("--moe-shared-expert-overlap", "the shared expert is modelled before the routed ones"),
+    ("--moe-shared-expert-gate", "the shared expert's gate is not counted"),
+    ("--moe-apply-probs-on-input", "probabilities are modelled on the activation"),
+    ("--optimizer-cpu-offload", "optimizer state is modelled on the device"),
+    ("--optimizer-offload-fraction", "optimizer state is modelled on the device"),
+    ("--use-precision-aware-optimizer", "optimizer state is modelled in FP32"),
+    ("--exp-avg", "optimizer state is modelled in FP32"),
+    ("--main-grads-dtype", "gradients are modelled as given by --grad-reduce-in-bf16"),
+    ("--main-params-dtype", "main parameters are modelled in FP32"),
+    ("--num-distributed-optimizer-instances", "optimizer state is divided over all data-parallel ranks"),
+    ("--data-parallel-sharding-strategy", "only optimizer state is modelled as divided"),
+    ("--attention-softmax-in-fp32", "unfused probabilities are modelled once, in the run's precision"),
+    ("--no-bias-swiglu-fusion", "the activation is modelled fused"),
+    ("--no-gradient-accumulation-fusion", "weight gradients are modelled as accumulated in place"),
+    ("--delay-wgrad-compute", "activations are modelled as released by their backward"),
+    ("--defer-embedding-wgrad-compute", "activations are modelled as released by their backward"),
+    ("--window-size", "attention is priced without a window"),
+    ("--enable-cuda-graph", "memory of CUDA graphs is not counted"),
+    ("--external-cuda-graph", "memory of CUDA graphs is not counted"),
+    ("--cuda-graph-", "memory of CUDA graphs is not counted"),
+    ("--tp-comm-overlap", "its communication buffers are not counted"),
+    ("--use-nccl-ub", "its communication buffers are not counted"),
+    ("--rampup-batch-size", "the full batch is modelled"),
+    ("--experimental-attention-variant", "plain attention is modelled"),
+    ("--linear-attention-", "plain attention is modelled"),
+    ("--heterogeneous-layers-config", "equal layers are modelled"),
+    ("--enable-mhc-connections", "one residual stream is modelled"),
+];
+
+/// Flags (by prefix) that cannot change device memory in training, or only by less than the margin.
+#[rustfmt::skip]
+const HARMLESS: &[&str] = &[
+    "--adam-", "--adlr-", "--add-qkv-bias", "--align-", "--app-tag-", "--apply-", "--async-", "--attention-output-gate",
+    "--auto-detect-", "--batch-p2p", "--bias-", "--bert-", "--calc-", "--calculate-per-token-loss", "--check-",
+    "--chat-template", "--ckpt-", "--clip-grad", "--clone-", "--config-logger", "--cp-comm-type", "--create-",
+    "--cross-entropy-", "--data-cache-path", "--data-path", "--data-args-path", "--data-parallel-random-init",
+    "--dataloader-", "--dataset", "--ddp-", "--deallocate-", "--decoupled-", "--decrease-batch-size",
+    "--deterministic-mode", "--disable-", "--dist-ckpt", "--distributed-", "--distrib-optim-", "--dump-", "--embedding-",
+    "--empty-unused-memory-level", "--enable-experimental", "--enable-ft-package", "--enable-msc", "--end-weight-decay",
+    "--eod-", "--ep-overlap-", "--eval-", "--exit-", "--fim-", "--finetune", "--first-last-layers-bf16", "--flash-",
+    "--flight-recorder-", "--fp16-lm-cross-entropy", "--freeze-", "--full-validation", "--gradient-accumulation-fusion",
+    "--group-", "--high-priority-", "--hysteresis", "--inference-", "--init-", "--initial-loss-scale", "--inprocess-",
+    "--lazy-mpu-init", "--layernorm-", "--local-rank", "--load", "--log-", "--logging-", "--logits-", "--loss-scale",
+    "--lr", "--make-vocab-size-divisible-by", "--manual-gc", "--masked-softmax-fusion", "--memory-snapshot-path",
+    "--merge-file", "--min-", "--mmap-", "--mock-data", "--moe-", "--most-recent-k", "--mtp-loss-scaling-factor",
+    "--muon-", "--nccl-", "--no-", "--non-persistent-", "--norm-epsilon", "--null-tokenizer-", "--num-dataset-",
+    "--num-workers", "--nvtx-ranges", "--object-storage-", "--one-logger", "--openai-gelu", "--optimizer",
+    "--output-layer-", "--overlap-", "--override-", "--pad-vocab-size", "--per-split-", "--persist-", "--pin-cpu-",
+    "--pipeline-model-parallel-comm-backend", "--pretrained-checkpoint", "--profile", "--pytorch-profiler", "--qk-",
+    "--query-", "--record-", "--replication", "--rerun-", "--reset-", "--result-rejected-", "--rope-", "--rotary-", "--run-",
+    "--save", "--seed", "--sft", "--sgd-momentum", "--sharp", "--skip-train", "--softmax-", "--special-tokens", "--spec",
+    "--split", "--squared-relu", "--start-", "--straggler", "--strict-", "--te-", "--tensorboard", "--test-",
+    "--tiktoken-", "--timing-", "--titles-", "--tokenizer-", "--train-", "--trust-remote-code", "--use-", "--valid",
+    "--vocab-", "--wandb-", "--warmup", "--wd-", "--weight-decay",
+];
+
+/// The flags of one command.
+#[derive(Debug, Default)]
+pub(super) struct Flags {
+    given: BTreeMap<&'static str, Vec<String>>,
+    /// Names that cannot change memory.
+    pub ignored: Vec<String>,
+    /// Activation settings that the plan replaces.
+    pub replaced: Vec<String>,
+    /// One line for each flag or word that may change memory and is not modelled.
+    pub warnings: Vec<String>,
+}
+
+impl Flags {
+    /// Sorts the words of a command by flag; of a repeated flag the last counts, as in Megatron.
+    pub fn new(words: &[String], environment: &Environment) -> Self {
+        let mut flags = Self::default();
+        let mut words = words.iter().peekable();
+        while let Some(word) = words.next() {
+            let (name, joined) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (word.as_str(), None),
+            };
+            let mut values: Vec<_> = joined.into_iter().collect();
+            while let Some(value) = words.next_if(|word| !word.starts_with("--")) {
+                values.push(value.clone());
+            }
+            if !name.starts_with("--") {
+                values.insert(0, word.clone());
+                flags.stray(&values, environment);
+            } else {
+                flags.add(name, values, environment);
+            }
+        }
+        flags
+    }
+
+    fn add(&mut self, name: &str, mut values: Vec<String>, environment: &Environment) {
+        let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, name)| *name);
+        let name = alias.unwrap_or(name);
+        if let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) {
+            let own = usize::from(flag.value.is_some()).min(values.len());
+            let rest = values.split_off(own);
+            self.stray(&rest, environment);
+            self.given.insert(flag.name, values);
+            return;
+        }
+        let shown = environment.shown(name);
+        let starts = |prefix: &&str| name.starts_with(*prefix);
+        if name == "--optimizer" && values.first().is_some_and(|kind| kind != "adam") {
+            self.warnings.push(format!("{shown}: Adam's two moments are modelled"));
+        } else if REPLACED.iter().any(starts) {
+            self.replaced.push(shown);
+        } else if let Some((_, how)) = DIFFERS.iter().find(|(prefix, _)| starts(prefix)) {
+            self.warnings.push(format!("{shown}: {how}"));
+        } else if HARMLESS.iter().any(starts) {
+            // A value that is not known may hide more flags only if it is a word of its own.
+            self.stray(values.get(1..).unwrap_or_default(), environment);
+            self.ignored.push(shown);
+        } else {
+            self.warnings.push(format!("{shown}: not a flag known here; it may change memory"));
+        }
+    }
+
+    /// Words that belong to no flag: of interest only where they may hide flags.
+    fn stray(&mut self, words: &[String], environment: &Environment) {
+        for word in words.iter().filter(|word| is_unknown(word)) {
+            let shown = environment.shown(word);
+            self.warnings.push(format!("{shown}: not known without running the script; taken as empty"));
+        }
+    }
+
+    /// Whether a switch is given.
+    pub fn switch(&self, name: &'static str) -> bool {
+        self.given.contains_key(name)
+    }
+
+    /// The text of a flag's value.
+    pub fn text(&self, name: &'static str, environment: &Environment) -> Result<Option<&str>, ScriptError> {
+        let Some(values) = self.given.get(name) else { return Ok(None) };
+        match values.first() {
+            Some(value) if is_unknown(value) => {
+                Err(ScriptError::Unknown { flag: name, text: environment.shown(value) })
+            }
+            Some(value) => Ok(Some(value)),
+            None => Err(ScriptError::BadValue { flag: name, value: String::new(), expected: "a value" }),
+        }
+    }
+
+    /// A flag's value as a number.
+    pub fn number<T: FromStr>(
+        &self,
+        name: &'static str,
+        environment: &Environment,
+    ) -> Result<Option<T>, ScriptError> {
+        let Some(text) = self.text(name, environment)? else { return Ok(None) };
+        match text.trim().parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => {
+                let expected = "a whole number within range";
+                Err(ScriptError::BadValue { flag: name, value: text.to_owned(), expected })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_flag_is_listed_twice() {
+        for (index, flag) in FLAGS.iter().enumerate() {
+            assert!(FLAGS[..index].iter().all(|other| other.name != flag.name), "{}", flag.name);
+            assert!(flag.name.starts_with("--"));
+        }
+    }
+
+    #[test]
+    fn the_last_of_a_repeated_flag_counts() {
+        let words =
+            ["--num-layers", "8", "--num-layers=4", "--lr", "-1", "--new-thing", "x"].map(str::to_owned);
+        let environment = Environment::default();
+        let flags = Flags::new(&words, &environment);
+        assert_eq!(flags.number("--num-layers", &environment), Ok(Some(4u32)));
+        assert_eq!(flags.ignored, ["--lr"]);
+        assert_eq!(flags.warnings, ["--new-thing: not a flag known here; it may change memory"]);
+    }
+}

@@ -1,0 +1,140 @@
+//! A reader for Megatron launch scripts, as people write them.
+//!
+//! It follows variables, defaults, arrays, arithmetic, functions and conditions that can be decided, finds
+//! the command that starts the training, and reads shapes and distribution from its flags. Nothing is ever
+//! executed: command substitutions and variables of the environment are unknown, and only an unknown value
+//! in a flag that matters is an error. Variables that the script does not set count as unset in tests and
+//! defaults. Input, expansion and nesting are bounded, whatever the bytes.
+
+mod arithmetic;
+mod build;
+mod error;
+mod expand;
+mod flags;
+mod launcher;
+mod lexer;
+mod parser;
+mod shell;
+
+pub use error::ScriptError;
+pub use flags::{FLAGS, Flag};
+
+use crate::{ModelConfig, Parallelism};
+use build::Reader;
+use expand::{Environment, Variable, sanitize};
+use flags::Flags;
+use shell::{Command, Shell};
+
+/// Longest script, bytes.
+const MAX_INPUT: usize = 1 << 18;
+
+/// What a launch says about memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// The shape.
+    pub config: ModelConfig,
+    /// The distribution.
+    pub parallelism: Parallelism,
+    /// Line of the command, 0 where flags were given directly.
+    pub line: u32,
+    /// Flags that cannot change memory.
+    pub ignored: Vec<String>,
+    /// Recompute and offload settings that the plan replaces.
+    pub replaced: Vec<String>,
+    /// What may change memory and is not modelled, or could not be read.
+    pub warnings: Vec<String>,
+}
+
+/// What the user gives beside the script.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// The script's arguments: `$1` and on.
+    pub arguments: Vec<String>,
+    /// Variables of its environment.
+    pub variables: Vec<(String, String)>,
+    /// Megatron flags that are added behind the script's own and so override them.
+    pub flags: Vec<String>,
+    /// Devices, where the launcher does not say or says something else.
+    pub gpus: Option<u64>,
+}
+
+/// Reads a launch script.
+pub fn parse(text: &[u8]) -> Result<Launch, ScriptError> {
+    parse_with(text, &Given::default())
+}
+
+/// Reads a launch script, with what the user gives beside it.
+pub fn parse_with(text: &[u8], given: &Given) -> Result<Launch, ScriptError> {
+    if text.len() > MAX_INPUT {
+        return Err(ScriptError::TooLong { bytes: text.len(), limit: MAX_INPUT });
+    }
+    let text = sanitize(&String::from_utf8_lossy(text));
+    let mut shell = Shell::default();
+    for (name, value) in &given.variables {
+        shell.environment.variables.insert(name.clone(), Variable::Scalar(sanitize(value)));
+    }
+    shell.environment.arguments = given.arguments.iter().map(|argument| sanitize(argument)).collect();
+    launcher::slurm(&text, &mut shell.environment);
+    shell.read(&text)?;
+    let Shell { environment, launches, mut warnings, .. } = shell;
+    let command = match launches.first() {
+        Some(command) => command.clone(),
+        None => flags_in_variables(&environment, &mut warnings).ok_or(ScriptError::NoLaunch)?,
+    };
+    if launches.len() > 1 {
+        let (count, line) = (launches.len(), command.line);
+        warnings.push(format!("{count} different training commands; the first, in line {line}, is taken"));
+    }
+    let (launcher, words) = launcher::split(&command.words);
+    let gpus = match given.gpus {
+        Some(gpus) => gpus,
+        None => launcher::devices(launcher, &environment).map_err(|text| ScriptError::Devices { text })?,
+    };
+    let mut launch = build(words, &given.flags, gpus, &environment)?;
+    launch.line = command.line;
+    warnings.append(&mut launch.warnings);
+    launch.warnings = warnings;
+    Ok(launch)
+}
+
+/// The flags of a script that another one sources: those in its variables, in the order of their names.
+fn flags_in_variables(environment: &Environment, warnings: &mut Vec<String>) -> Option<Command> {
+    let (mut words, mut names) = (Vec::new(), Vec::new());
+    for (name, variable) in &environment.variables {
+        let values = match variable {
+            Variable::Scalar(value) => value.split_whitespace().map(str::to_owned).collect(),
+            Variable::Array(values) => values.clone(),
+        };
+        let Some(start) = values.iter().position(|word| word.starts_with("--")) else { continue };
+        if values.iter().any(|word| FLAGS.iter().any(|flag| flag.name == word)) {
+            words.extend_from_slice(&values[start..]);
+            names.push(format!("${name}"));
+        }
+    }
+    if names.is_empty() {
+        return None;
+    }
+    warnings.push(format!("no training command; the flags in {} are taken", names.join(", ")));
+    Some(Command { line: 0, words })
+}
+
+/// Reads Megatron flags that are given directly, for `gpus` devices.
+pub fn from_flags(flags: &[String], gpus: u64) -> Result<Launch, ScriptError> {
+    build(&[], flags, gpus, &Environment::default())
+}
+
+fn build(
+    words: &[String],
+    overrides: &[String],
+    gpus: u64,
+    environment: &Environment,
+) -> Result<Launch, ScriptError> {
+    let words: Vec<String> =
+        words.iter().cloned().chain(overrides.iter().map(|word| sanitize(word))).collect();
+    let flags = Flags::new(&words, environment);
+    let reader = Reader { flags: &flags, environment };
+    let config = reader.config()?;
+    let parallelism = reader.parallelism(gpus, config.layers)?;
+    let Flags { ignored, replaced, warnings, .. } = flags;
+    Ok(Launch { config, parallelism, line: 0, ignored, replaced, warnings })
+}
