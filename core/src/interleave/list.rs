@@ -49,7 +49,7 @@ pub(super) fn solution(
     proven: u64,
 ) -> Result<Solution, InterleaveError> {
     let Run { makespan_ns, peak_bytes } = run(problem, order)?;
-    let lower_bound_ns = tables.bound([0; FOUR], &[0; FOUR], &[0; FOUR]).max(proven);
+    let lower_bound_ns = tables.root_bound().max(proven);
     Ok(Solution { makespan_ns, lower_bound_ns, optimal: makespan_ns == lower_bound_ns, peak_bytes })
 }
 

@@ -20,9 +20,21 @@ pub(super) struct Rest {
     pub level: i64,
     /// The most bytes in use by the chain from the start of the operator before on.
     pub most: i64,
+    /// The most bytes that it adds to those in use by it so far.
+    pub rise: i64,
+    /// The resource of its next operator; [`FOUR`] where there is none.
+    pub next: u8,
 }
 
-const NOTHING: Rest = Rest { tail: 0, load: [0; FOUR], until: [NEVER; FOUR], level: 0, most: 0 };
+impl Rest {
+    /// Whether nothing is left.
+    pub fn is_done(&self) -> bool {
+        usize::from(self.next) == FOUR
+    }
+}
+
+const NOTHING: Rest =
+    Rest { tail: 0, load: [0; FOUR], until: [NEVER; FOUR], level: 0, most: 0, rise: 0, next: FOUR as u8 };
 
 /// [`Rest`] of all chains and places.
 #[derive(Clone, Debug)]
@@ -30,17 +42,11 @@ pub(super) struct Tables {
     rest: [[Rest; MAX_CHAIN + 1]; FOUR],
     /// Run time after a chain's last operator on a resource.
     after: [[u64; FOUR]; FOUR],
-    /// Operators of each chain.
-    pub lengths: [usize; FOUR],
 }
 
 impl Tables {
     pub fn new(problem: &Problem<'_>) -> Self {
-        let mut tables = Self {
-            rest: [[NOTHING; MAX_CHAIN + 1]; FOUR],
-            after: [[0; FOUR]; FOUR],
-            lengths: problem.chains().map(<[_]>::len),
-        };
+        let mut tables = Self { rest: [[NOTHING; MAX_CHAIN + 1]; FOUR], after: [[0; FOUR]; FOUR] };
         for (chain, ops) in problem.chains().iter().enumerate() {
             let mut level = 0;
             for (place, op) in ops.iter().enumerate() {
@@ -57,7 +63,10 @@ impl Tables {
                 rest.load[resource] += op.ns;
                 rest.until.iter_mut().filter(|t| **t != NEVER).for_each(|t| *t += op.ns);
                 rest.until[resource] = 0;
+                rest.next = op.resource as u8;
                 rest.level = tables.rest[chain][place].level;
+                let net = op.alloc_bytes as i64 - op.free_bytes as i64;
+                rest.rise = (op.alloc_bytes as i64).max(net + rest.rise);
                 // At the next place this operator may still run.
                 rest.most = rest.most.max(rest.level + op.alloc_bytes as i64);
                 tables.rest[chain][place + 1].most = rest.most;
@@ -89,32 +98,78 @@ impl Tables {
         lanes.base + most > lanes.capacity
     }
 
-    /// A lower bound of the end of every order that goes on from `places`, with chains ready at `chains`
-    /// and resources free at `resources`: the longest remaining chain, and for each resource the best of
-    /// head + load + tail over sets of chains.
-    pub fn bound(&self, places: [usize; FOUR], chains: &[u64; FOUR], resources: &[u64; FOUR]) -> u64 {
-        let rests: [&Rest; FOUR] = core::array::from_fn(|chain| self.rest(chain, places[chain]));
-        let mut bound = 0;
-        for chain in 0..FOUR {
-            bound = bound.max(chains[chain] + rests[chain].tail);
-        }
-        for resource in 0..FOUR {
-            bound = bound.max(self.resource_bound(&rests, resource, chains, resources[resource]));
-        }
-        bound
+    /// The most bytes that operators from `places` on can ever add to those before.
+    pub fn rise(&self, places: [usize; FOUR]) -> i64 {
+        (0..FOUR).map(|chain| self.rest(chain, places[chain]).rise).sum()
     }
 
-    /// Of the chains that still need `resource`, those whose head is at least some h and whose tail is at
-    /// least some q take h + their load + q together.
-    fn resource_bound(&self, rests: &[&Rest; FOUR], resource: usize, chains: &[u64; FOUR], free: u64) -> u64 {
+    /// When each chain can be at each resource, with chains ready at `chains` and resources free at
+    /// `resources`.
+    pub fn ahead(&self, places: [usize; FOUR], chains: &[u64; FOUR], resources: &[u64; FOUR]) -> Ahead<'_> {
+        let rests: [&Rest; FOUR] = core::array::from_fn(|chain| self.rest(chain, places[chain]));
+        let mut ahead = Ahead { ready: *chains, arrive: [[NEVER; FOUR]; FOUR], rests, after: &self.after };
+        for (chain, rest) in rests.iter().enumerate() {
+            if let Some(&free) = resources.get(rest.next as usize) {
+                ahead.ready[chain] = chains[chain].max(free);
+            }
+            for resource in 0..FOUR {
+                let until = rest.until[resource];
+                if until != NEVER {
+                    ahead.arrive[chain][resource] = resources[resource].max(ahead.ready[chain] + until);
+                }
+            }
+        }
+        ahead
+    }
+
+    /// A lower bound of the makespan of every order.
+    pub fn root_bound(&self) -> u64 {
+        self.ahead([0; FOUR], &[0; FOUR], &[0; FOUR]).bound()
+    }
+}
+
+/// A point of a run, seen from the operators that are left.
+pub(super) struct Ahead<'t> {
+    /// When each chain can go on; where it has ended, when it did.
+    pub ready: [u64; FOUR],
+    /// By chain and resource; [`NEVER`] where the chain needs it no more.
+    pub arrive: [[u64; FOUR]; FOUR],
+    rests: [&'t Rest; FOUR],
+    after: &'t [[u64; FOUR]; FOUR],
+}
+
+impl Ahead<'_> {
+    /// Whether nothing of `chain` is left.
+    pub fn is_done(&self, chain: usize) -> bool {
+        self.rests[chain].is_done()
+    }
+
+    /// A lower bound of the end of every order that goes on from here: the longest remaining chain, and for
+    /// each resource the best of head + load + tail over sets of chains.
+    pub fn bound(&self) -> u64 {
+        let mut bound = 0;
+        for (chain, rest) in self.rests.iter().enumerate() {
+            bound = bound.max(self.ready[chain] + rest.tail);
+            for resource in 0..FOUR {
+                if rest.until[resource] != NEVER {
+                    let left = rest.tail - rest.until[resource];
+                    bound = bound.max(self.arrive[chain][resource] + left);
+                }
+            }
+        }
+        (0..FOUR).fold(bound, |bound, resource| bound.max(self.resource_bound(resource)))
+    }
+
+    /// Of the chains that still need `resource`, those that arrive at h or later and have q or more to run
+    /// behind it take h + their load + q together.
+    fn resource_bound(&self, resource: usize) -> u64 {
         let (mut heads, mut tails, mut loads) = ([0; FOUR], [0; FOUR], [0; FOUR]);
         let mut count = 0;
         for chain in 0..FOUR {
-            let until = rests[chain].until[resource];
-            if until != NEVER {
-                heads[count] = free.max(chains[chain] + until);
+            if self.arrive[chain][resource] != NEVER {
+                heads[count] = self.arrive[chain][resource];
                 tails[count] = self.after[chain][resource];
-                loads[count] = rests[chain].load[resource];
+                loads[count] = self.rests[chain].load[resource];
                 count += 1;
             }
         }
