@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod error;
+pub mod input;
 pub mod output;
 pub mod solve;
 

@@ -79,17 +79,17 @@ impl Preset {
             known: MODELS.join(", "),
         })?;
         if let Some(gpus) = gpus {
-            preset.parallelism.scale(gpus);
+            let micro_batches = preset.parallelism.micro_batches();
+            preset.parallelism.gpus = gpus;
+            preset.parallelism.repeat(micro_batches);
         }
         Ok(preset)
     }
 }
 
 impl Parallelism {
-    /// Changes the number of devices and keeps the micro-batches of each data-parallel rank.
-    pub fn scale(&mut self, gpus: u64) {
-        let micro_batches = self.micro_batches();
-        self.gpus = gpus;
+    /// Sets the global batch to so many micro-batches on each data-parallel rank.
+    pub fn repeat(&mut self, micro_batches: u64) {
         self.global_batch = micro_batches.saturating_mul(self.micro_batch).saturating_mul(self.dp());
     }
 }

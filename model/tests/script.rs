@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use bagualu_model::script::{Given, Launch, ScriptError, from_flags, parse, parse_with};
+use bagualu_model::script::{Given, Launch, ScriptError, from_flags, parse, parse_with, to_flags};
 use bagualu_model::{Activation, Attention, MoeLayers, Norm, Precision, Preset};
 
 const EXAMPLES: [(&str, &str); 4] = [
@@ -36,6 +36,17 @@ fn examples_that_are_presets_read_as_the_presets() {
     let launch = read(EXAMPLES[1].1);
     assert_eq!(launch.replaced, ["--recompute-granularity", "--recompute-modules"]);
     assert!(launch.ignored.contains(&"--tokenizer-model".to_owned()));
+}
+
+#[test]
+fn every_preset_reads_back_from_its_flags() {
+    for name in bagualu_model::MODELS {
+        let preset = Preset::named(name, None).expect("a preset");
+        let flags = to_flags(&preset.config, &preset.parallelism);
+        let launch = from_flags(&flags, preset.parallelism.gpus).expect("flags");
+        assert_eq!((launch.config, launch.parallelism), (preset.config, preset.parallelism), "{name}");
+        assert_eq!(launch.warnings, Vec::<String>::new());
+    }
 }
 
 #[test]

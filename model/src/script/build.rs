@@ -260,6 +260,73 @@ fn pattern(text: &str) -> Option<MoeLayers> {
     })
 }
 
+/// The flags that read back as `config` on `parallelism`; the number of devices, and what permutation and
+/// router keep, have none.
+pub fn to_flags(config: &ModelConfig, parallelism: &Parallelism) -> Vec<String> {
+    let mut flags = Vec::new();
+    let mut value = |name: &str, value: String| flags.extend([name.to_owned(), value]);
+    let probability = |on: bool| if on { "0.1" } else { "0" }.to_owned();
+    value("--num-layers", config.layers.to_string());
+    value("--hidden-size", config.hidden.to_string());
+    value("--num-attention-heads", config.heads.to_string());
+    value("--num-query-groups", config.kv_groups.to_string());
+    value("--kv-channels", config.head_dim.to_string());
+    value("--ffn-hidden-size", config.ffn.to_string());
+    value("--vocab-size", config.vocab.to_string());
+    value("--seq-length", config.seq.to_string());
+    value("--hidden-dropout", probability(config.hidden_dropout));
+    value("--attention-dropout", probability(config.attention_dropout));
+    value(
+        "--normalization",
+        match config.norm {
+            Norm::RmsNorm => "RMSNorm".to_owned(),
+            Norm::LayerNorm => "LayerNorm".to_owned(),
+        },
+    );
+    value(
+        "--attention-backend",
+        match config.attention {
+            Attention::Flash => "flash".to_owned(),
+            Attention::Unfused => "unfused".to_owned(),
+        },
+    );
+    match config.position_rows {
+        0 => value("--position-embedding-type", "rope".to_owned()),
+        rows => value("--max-position-embeddings", rows.to_string()),
+    }
+    if let Some(moe) = &config.moe {
+        value("--num-experts", moe.experts.to_string());
+        value("--moe-router-topk", moe.top_k.to_string());
+        value("--moe-ffn-hidden-size", moe.ffn.to_string());
+        value("--moe-shared-expert-intermediate-size", moe.shared_ffn.to_string());
+        let layers: Vec<_> = (0..config.layers).map(|l| u8::from(config.is_moe(l)).to_string()).collect();
+        value("--moe-layer-freq", format!("[{}]", layers.join(",")));
+    }
+    value("--tensor-model-parallel-size", parallelism.tp.to_string());
+    value("--context-parallel-size", parallelism.cp.to_string());
+    value("--expert-model-parallel-size", parallelism.ep.to_string());
+    value("--expert-tensor-parallel-size", parallelism.etp.to_string());
+    value("--pipeline-model-parallel-size", parallelism.pp.to_string());
+    value("--num-virtual-stages-per-pipeline-rank", parallelism.chunks.to_string());
+    value("--microbatch-group-size-per-virtual-pipeline-stage", parallelism.group_size.to_string());
+    value("--micro-batch-size", parallelism.micro_batch.to_string());
+    value("--global-batch-size", parallelism.global_batch.to_string());
+    let switches = [
+        ("--group-query-attention", true),
+        ("--qk-layernorm", config.qk_norm),
+        ("--swiglu", config.activation == Activation::SwiGlu),
+        ("--untie-embeddings-and-output-weights", !config.tied_embeddings),
+        ("--disable-bias-linear", !config.bias),
+        ("--sequence-parallel", parallelism.sequence_parallel),
+        ("--overlap-moe-expert-parallel-comm", parallelism.overlap_ep),
+        ("--bf16", parallelism.precision == Precision::Bf16),
+        ("--grad-reduce-in-bf16", parallelism.gradients == GradientType::Bf16),
+        ("--use-distributed-optimizer", parallelism.distributed_optimizer),
+    ];
+    flags.extend(switches.into_iter().filter(|(_, on)| *on).map(|(name, _)| name.to_owned()));
+    flags
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,6 +16,7 @@ mod lexer;
 mod parser;
 mod shell;
 
+pub use build::to_flags;
 pub use error::ScriptError;
 pub use flags::{FLAGS, Flag};
 

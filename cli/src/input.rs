@@ -1,0 +1,212 @@
+//! What `plan` and `replay` run on: a launch script, a preset or flags, on a device.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use bagualu_model::script::{FLAGS, Given, Launch, ScriptError, from_flags, parse_with, to_flags};
+use bagualu_model::{Device, Model, Preset};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use crate::Error;
+
+const GIB: u64 = 1 << 30;
+/// Bytes read of a script: one more than the longest that is accepted would do.
+const MAX_SCRIPT: u64 = 1 << 20;
+/// Largest number of GiB that an option takes.
+const MAX_GIB: u64 = 1 << 20;
+
+/// The model, its distribution and its device.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Input {
+    /// A Megatron launch script, `-` for standard input; it is read, never run
+    #[arg(value_name = "SCRIPT")]
+    script: Option<PathBuf>,
+    /// A preset: a row of the paper's Table II (glm-423b-a30b …), mixtral-8x7b or qwen3-30b-a3b
+    #[arg(long, value_name = "NAME", conflicts_with = "script")]
+    model: Option<String>,
+    /// The device: dcu-64g (the paper's), h100-80g or h200-141g
+    #[arg(long, value_name = "NAME", default_value = "dcu-64g")]
+    device: String,
+    /// Devices in all, if the launcher does not say or to plan for another number
+    #[arg(long, value_name = "N")]
+    gpus: Option<u64>,
+    /// Memory of the device, GiB, instead of the preset's
+    #[arg(long, value_name = "GIB")]
+    memory: Option<u64>,
+    /// Memory set aside for fragmentation and workspace, GiB, instead of the preset's
+    #[arg(long, value_name = "GIB")]
+    margin: Option<u64>,
+    /// Pinned host memory for each device, GiB, instead of the preset's
+    #[arg(long, value_name = "GIB")]
+    host: Option<u64>,
+    /// An argument of the script ($1, $2, …); may be repeated
+    #[arg(long = "arg", value_name = "VALUE", requires = "script", allow_hyphen_values = true)]
+    arguments: Vec<String>,
+    /// A variable of the script's environment; may be repeated
+    #[arg(long = "env", value_name = "NAME=VALUE", requires = "script")]
+    variables: Vec<String>,
+    #[command(flatten)]
+    flags: MegatronFlags,
+}
+
+/// A model, and what was said about it on the way.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The model on its ranks.
+    pub model: Model,
+    /// Where it comes from: the script's path, the preset's name, or `flags`.
+    pub source: String,
+    /// Flags that cannot change memory.
+    pub ignored: Vec<String>,
+    /// Recompute and offload settings that are replaced.
+    pub replaced: Vec<String>,
+    /// What may change memory and is not modelled, or could not be read.
+    pub warnings: Vec<String>,
+}
+
+impl Input {
+    /// Reads everything and builds the model.
+    pub fn load(&self) -> Result<Loaded, Error> {
+        let device = self.device()?;
+        let (launch, source) = match (&self.script, &self.model) {
+            (Some(path), _) => (self.script(path)?, path.display().to_string()),
+            (None, Some(name)) => (self.preset(name)?, name.clone()),
+            (None, None) => (self.direct()?, "flags".to_owned()),
+        };
+        let Launch { config, parallelism, ignored, replaced, warnings, .. } = launch;
+        let model = Model::new(&config, &parallelism, &device)
+            .map_err(|error| Error::bad_input(&source, error.to_string(), ""))?;
+        Ok(Loaded { model, source, ignored, replaced, warnings })
+    }
+
+    fn device(&self) -> Result<Device, Error> {
+        let mut device = Device::named(&self.device)
+            .map_err(|error| Error::bad_input("--device", error.to_string(), ""))?;
+        let sizes = [
+            ("--memory", self.memory, &mut device.memory_bytes),
+            ("--margin", self.margin, &mut device.margin_bytes),
+            ("--host", self.host, &mut device.host_bytes),
+        ];
+        for (option, gib, bytes) in sizes {
+            match gib {
+                Some(gib) if gib > MAX_GIB => {
+                    return Err(Error::bad_input(
+                        option,
+                        format!("{gib} GiB"),
+                        format!("give at most {MAX_GIB}"),
+                    ));
+                }
+                Some(gib) => *bytes = gib * GIB,
+                None => {}
+            }
+        }
+        Ok(device)
+    }
+
+    fn script(&self, path: &Path) -> Result<Launch, Error> {
+        let text = read(path)?;
+        let variable = |text: &String| match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+            _ => Err(Error::bad_input("--env", format!("{text:?} has no ="), "give NAME=VALUE")),
+        };
+        let given = Given {
+            arguments: self.arguments.clone(),
+            variables: self.variables.iter().map(variable).collect::<Result<_, _>>()?,
+            flags: self.flags.0.clone(),
+            gpus: self.gpus,
+        };
+        parse_with(&text, &given).map_err(|error| refused(&path.display().to_string(), &error))
+    }
+
+    /// A preset with the user's flags over it; the micro-batches of a rank stay unless the batch is given.
+    fn preset(&self, name: &str) -> Result<Launch, Error> {
+        let preset = Preset::named(name, self.gpus)
+            .map_err(|error| Error::bad_input("--model", error.to_string(), ""))?;
+        let mut flags = to_flags(&preset.config, &preset.parallelism);
+        flags.extend_from_slice(&self.flags.0);
+        let mut launch =
+            from_flags(&flags, preset.parallelism.gpus).map_err(|error| refused(name, &error))?;
+        if !self.flags.0.iter().any(|flag| flag == "--global-batch-size") {
+            launch.parallelism.repeat(preset.parallelism.micro_batches());
+        }
+        Ok(launch)
+    }
+
+    fn direct(&self) -> Result<Launch, Error> {
+        if self.flags.0.is_empty() {
+            let fix = "give a launch script, --model NAME, or Megatron's flags (--num-layers …)";
+            return Err(Error::bad_input("input", "no model", fix));
+        }
+        let Some(gpus) = self.gpus else {
+            return Err(Error::bad_input("--gpus", "not given", "give the number of devices"));
+        };
+        from_flags(&self.flags.0, gpus).map_err(|error| refused("flags", &error))
+    }
+}
+
+fn refused(field: &str, error: &ScriptError) -> Error {
+    Error::bad_input(field, error.to_string(), "")
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut text = Vec::new();
+    let result = match path.to_str() {
+        Some("-") => io::stdin().take(MAX_SCRIPT).read_to_end(&mut text),
+        _ => File::open(path).and_then(|file| file.take(MAX_SCRIPT).read_to_end(&mut text)),
+    };
+    match result {
+        Ok(_) => Ok(text),
+        Err(error) => {
+            let fix = "give a file that can be read, or - for standard input";
+            Err(Error::bad_input(path.display().to_string(), format!("cannot be read: {error}"), fix))
+        }
+    }
+}
+
+/// Megatron's own flags, by their own names, each an option of the command.
+#[derive(Clone, Debug, Default)]
+struct MegatronFlags(Vec<String>);
+
+impl clap::Args for MegatronFlags {
+    fn augment_args(command: Command) -> Command {
+        command.args(FLAGS.iter().map(|flag| {
+            let arg = Arg::new(flag.name)
+                .long(flag.name.trim_start_matches('-'))
+                .help(flag.help)
+                .help_heading("Megatron's flags, over those of the script or preset")
+                .hide_short_help(true);
+            match flag.value {
+                Some(value) => arg.value_name(value).allow_hyphen_values(true),
+                None => arg.action(ArgAction::SetTrue),
+            }
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for MegatronFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Vec::new();
+        for flag in FLAGS {
+            match flag.value {
+                Some(_) => {
+                    if let Some(value) = matches.get_one::<String>(flag.name) {
+                        flags.extend([flag.name.to_owned(), value.clone()]);
+                    }
+                }
+                None if matches.get_flag(flag.name) => flags.push(flag.name.to_owned()),
+                None => {}
+            }
+        }
+        Ok(Self(flags))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
