@@ -75,6 +75,14 @@ pub struct Rooflines {
     pub uncast: Knee,
 }
 
+impl Rooflines {
+    /// The same device with nothing offered for offloading.
+    pub const fn without_copies(self) -> Self {
+        let none = Knee { size_bytes: 0, bytes_per_s: 0 };
+        Self { copy_out: none, copy_in: none, ..self }
+    }
+}
+
 /// A tensor of a layer type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TensorModel {
@@ -162,13 +170,13 @@ impl LayerModel<'_> {
         self.at_without(rows, rooflines, Set::EMPTY, storage)
     }
 
-    /// The layer at `rows` with the tensors in `unsaved` taken as saved by nobody: they are re-made in
-    /// any case, by a decision made elsewhere.
+    /// The layer at `rows` with the tensors in `remade` re-made in any case, by a decision made elsewhere:
+    /// they hold nothing, and are there when another tensor is recomputed from them.
     pub fn at_without<'s>(
         &self,
         rows: u32,
         rooflines: &Rooflines,
-        unsaved: Set,
+        remade: Set,
         storage: &'s mut LayerStorage,
     ) -> Result<Layer<'s>, CostError> {
         if self.tensors.len() > MAX_TENSORS {
@@ -179,12 +187,15 @@ impl LayerModel<'_> {
         }
         for (index, (model, tensor)) in self.tensors.iter().zip(&mut storage.tensors).enumerate() {
             *tensor = model.at(rows, rooflines).ok_or(CostError::TensorOverflow { tensor: index, rows })?;
+            if remade.contains(index) {
+                *tensor = Tensor { block_input: true, ..Tensor::default() };
+            }
         }
         for (index, (model, op)) in self.ops.iter().zip(&mut storage.ops).enumerate() {
             *op = Op {
                 reads: model.reads,
                 makes: model.makes,
-                saves: model.saves - unsaved,
+                saves: model.saves - remade,
                 forward_ns: model.forward.at(rows).ok_or(CostError::OpOverflow { op: index, rows })?,
                 collective: model.collective,
             };

@@ -78,8 +78,9 @@ impl GroupRows {
 pub struct GroupDecision {
     /// Whether all ranks recompute the whole MoE module, dispatch and combine included.
     pub whole_moe: bool,
-    /// In how many parts all ranks split the dispatch; 1 is no split. Each source sends the same share of
-    /// each expert's rows in every part, so that no rank's part exceeds its share.
+    /// In how many parts all ranks split the dispatch; 1 is no split. Part p brings each rank the p-th of
+    /// equal runs of the rows it receives, ordered by source and expert: every source can tell its own
+    /// from the count matrix, and no part exceeds its share.
     pub dispatch_chunks: u32,
 }
 

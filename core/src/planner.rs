@@ -42,6 +42,8 @@ struct FrontKey {
     kind: u16,
     rows: u32,
     recompute: Recompute,
+    /// Whether offloading is among the strategies.
+    offload: bool,
 }
 
 /// The planner's storage, all of it the caller's.
@@ -103,11 +105,35 @@ impl<'a> Planner<'a> {
         if demands.len() < count || plans.len() < count {
             return Err(MitigateError::PlansTooShort { plans: plans.len(), layers: count }.into());
         }
-        let mut slots = [0usize; MAX_LAYERS];
-        for layer in 0..count {
-            slots[layer] = self.front(stage, kinds[layer], &demands[layer], &slots[..layer])?;
+        match self.plan_with(true, stage, kinds, demands, limits, first_bytes, plans) {
+            // A front keeps the fewest bytes for a time, whatever they take of the host.
+            Err(error) if error.is_short_of_host() => {
+                self.plan_with(false, stage, kinds, demands, limits, first_bytes, plans)
+            }
+            planned => planned,
         }
-        let slots = &slots[..count];
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "plan's, and one more")]
+    fn plan_with(
+        &mut self,
+        offload: bool,
+        stage: &StageModel<'_>,
+        kinds: &[u16],
+        demands: &[Demand],
+        limits: Limits,
+        first_bytes: u64,
+        plans: &mut [LayerPlan],
+    ) -> Result<Selection, PlannerError> {
+        let without = StageModel { rooflines: stage.rooflines.without_copies(), ..*stage };
+        let stage = if offload { stage } else { &without };
+        let mut slots = [0usize; MAX_LAYERS];
+        for (layer, (&kind, demand)) in kinds.iter().zip(demands).enumerate() {
+            let rows = self.round_up(demand.rows);
+            let key = FrontKey { kind, rows, recompute: demand.recompute, offload };
+            slots[layer] = self.front(stage, key, &slots[..layer])?;
+        }
+        let slots = &slots[..kinds.len()];
         let mut picks = [0u16; MAX_LAYERS];
         let mut selection = self.choose(slots, demands, limits, first_bytes, &mut picks)?;
         for (layer, &slot) in slots.iter().enumerate() {
@@ -160,11 +186,9 @@ impl<'a> Planner<'a> {
     fn front(
         &mut self,
         stage: &StageModel<'_>,
-        kind: u16,
-        demand: &Demand,
+        key: FrontKey,
         taken: &[usize],
     ) -> Result<usize, PlannerError> {
-        let key = FrontKey { kind, rows: self.round_up(demand.rows), recompute: demand.recompute };
         if let Some(slot) = self.storage.fronts.iter().position(|s| s.key == Some(key)) {
             self.hits += 1;
             return Ok(slot);
@@ -242,10 +266,13 @@ pub enum PlannerError {
 impl PlannerError {
     /// Whether no plan exists within the limits, rather than something being wrong.
     pub fn is_infeasible(&self) -> bool {
-        matches!(
-            self,
-            Self::Mitigate(MitigateError::Infeasible { .. } | MitigateError::HostInfeasible { .. })
-        )
+        self.is_short_of_host() || matches!(self, Self::Mitigate(MitigateError::Infeasible { .. }))
+    }
+
+    /// Whether it is the host limit within which no plan was found.
+    fn is_short_of_host(&self) -> bool {
+        use MitigateError::{HostInfeasible, HostUndecided};
+        matches!(self, Self::Mitigate(HostInfeasible { .. } | HostUndecided { .. }))
     }
 }
 

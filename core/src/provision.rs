@@ -58,7 +58,9 @@ impl Provision {
         let mut search = Search { stage, pipeline, events, units, storage };
         let usual = scale(stage.balanced_rows, aim.usual);
         let spike = scale(stage.balanced_rows, aim.spike).max(usual);
-        let Some(most) = largest(spike, |rows| search.runs(rows))? else {
+        // A dispatch cannot be split below one row.
+        let most = largest(spike, |rows| search.runs(rows.max(1)))?;
+        let Some(most) = most.map(|rows| rows.max(1)) else {
             return Err(search.infeasible()?);
         };
         let usual = usual.min(most);
@@ -141,7 +143,7 @@ impl Search<'_, '_> {
 
     fn infeasible(&mut self) -> Result<ProvisionError, ProvisionError> {
         let (floor, host) = self.peaks(Recompute::Full, 0)?;
-        let work = self.stage.work(0, self.storage)?;
+        let work = self.stage.work(1, self.storage)?;
         let available = self.stage.device_bytes;
         let part = if host > self.stage.host_bytes {
             let (needed, available) = (host, self.stage.host_bytes);

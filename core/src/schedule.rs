@@ -53,15 +53,15 @@ impl Pipeline {
         (unit % self.micro_batches, unit / self.micro_batches)
     }
 
-    /// M·V, how many units there are.
+    /// M·V, how many units there are; checks the pipeline.
     pub fn units(&self) -> Result<u32, ScheduleError> {
+        self.check()?;
         let units = self.micro_batches.checked_mul(self.chunks).filter(|&u| u <= u32::MAX / 2);
         units.ok_or(ScheduleError::TooManyUnits { micro_batches: self.micro_batches, chunks: self.chunks })
     }
 
     /// Forwards before the first backward, less the one that the steady state pairs with it.
     pub fn warm_up(&self) -> Result<u32, ScheduleError> {
-        self.check()?;
         let units = u64::from(self.units()?);
         let behind = u64::from(self.ranks - self.rank - 1);
         let warm_up = if self.chunks == 1 {

@@ -35,7 +35,8 @@ pub enum Recompute {
     Local,
     /// The whole MoE module, decided by its group for this micro-batch.
     WholeMoe,
-    /// Everything whose recomputation needs a collective: a static setting, equal on all ranks.
+    /// The MoE module and everything else whose recomputation needs a collective: a static setting, equal
+    /// on all ranks.
     Full,
 }
 
@@ -113,8 +114,8 @@ impl<'a> StageModel<'a> {
         kind.and_then(|&kind| self.types.get(kind as usize)).ok_or(StageError::NoSuchLayer { chunk, layer })
     }
 
-    /// A layer type at `rows`, as the selection under `recompute` sees it: tensors that are recomputed in
-    /// any case count as unsaved.
+    /// A layer type at `rows`, as the selection under `recompute` sees it
+    /// ([`LayerModel::at_without`] what is recomputed in any case).
     pub fn layer<'s>(
         &self,
         kind: u16,
@@ -141,7 +142,8 @@ impl<'a> StageModel<'a> {
         let layer = model.at(0, &self.rooflines, storage)?;
         let remade = recomputable(&layer, Collectives::ALL) & layer.saved();
         Ok(match recompute {
-            Recompute::Full => remade - recomputable(&layer, Collectives::NONE),
+            // The MoE module too, so that a split dispatch leaves nothing of its rows behind.
+            Recompute::Full => (remade - recomputable(&layer, Collectives::NONE)) | (remade & model.moe),
             _ => remade & model.moe,
         })
     }
@@ -185,10 +187,12 @@ impl<'a> StageModel<'a> {
         recompute: Recompute,
         storage: &mut LayerStorage,
     ) -> Result<HeldLine, StageError> {
+        let forced = self.forced(kind, recompute, storage)?;
         let layer = self.layer(kind, self.balanced_rows, recompute, storage)?;
         let plan = strongest_local(&layer, Collectives::NONE).plan;
         let tensors = self.types[kind as usize].tensors;
-        let kept = (layer.saved() | layer.block_inputs()) - plan.recompute - plan.offload - plan.quantize;
+        let kept =
+            (layer.saved() | layer.block_inputs()) - forced - plan.recompute - plan.offload - plan.quantize;
         let narrow = plan.quantize.iter().filter_map(|t| tensors[t].quantized);
         let held = kept.iter().map(|t| tensors[t].bytes).chain(narrow);
         Ok(HeldLine {

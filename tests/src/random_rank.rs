@@ -32,6 +32,12 @@ impl Random {
         self.0.next_u64() % n
     }
 
+    /// A number below 2^e, for a random e in `from..to`.
+    pub fn magnitude(&mut self, from: u64, to: u64) -> u64 {
+        let exponent = from + self.below(to - from);
+        self.below(1 << exponent)
+    }
+
     /// True once in `n` times.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
@@ -174,8 +180,8 @@ impl RandomRank {
             pipeline,
             events,
             balanced_rows: 1 + random.below(40) as u32,
-            device_bytes: 200 + random.below(1 << (8 + random.below(7))),
-            host_bytes: random.below(1 << random.below(16)),
+            device_bytes: 200 + random.magnitude(8, 15),
+            host_bytes: random.magnitude(0, 16),
             fused: random.one_in(2),
         }
     }
