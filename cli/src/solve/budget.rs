@@ -10,7 +10,7 @@ use super::read::{self, Count, Object, UniqueMap, present};
 use crate::{Error, output};
 
 /// Forwards of one instance: a step costs time in proportion to the rest of the schedule.
-pub const MAX_FORWARDS: usize = 1 << 16;
+pub const MAX_FORWARDS: usize = 1 << 14;
 
 /// How shares are weighted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]

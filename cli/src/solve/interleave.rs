@@ -13,8 +13,8 @@ use crate::{Error, output};
 /// States of the largest problem that the paper's programme takes on: about ten seconds of work.
 const PAPER_STATES: usize = 1 << 17;
 
-/// Nodes that the exact search may keep.
-const EXACT_NODES: usize = 1 << 18;
+/// States that the exact search may keep. Few instances need the second, which takes 120 MB.
+const EXACT_STATES: [usize; 2] = [1 << 12, 1 << 20];
 
 /// How to search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum, Serialize)]
@@ -53,10 +53,7 @@ pub fn solve(json: &[u8], method: Method) -> Result<Answer, Error> {
     let problem = instance.problem()?;
     let mut order = vec![Step::default(); problem.op_count()];
     let found = match method {
-        Method::Exact => {
-            let mut nodes = vec![ExactSlot::default(); EXACT_NODES];
-            Exact::new(&mut nodes, Config::default()).schedule(&problem, &mut order)
-        }
+        Method::Exact => exact(&problem, &mut order),
         Method::Paper => {
             let mut states = vec![PaperSlot::default(); PAPER_STATES];
             PaperDp::new(&mut states).schedule(&problem, &mut order)
@@ -65,6 +62,15 @@ pub fn solve(json: &[u8], method: Method) -> Result<Answer, Error> {
     };
     let Solution { makespan_ns, lower_bound_ns, optimal, peak_bytes } = found.map_err(refused)?;
     Ok(Answer { method, makespan_ns, lower_bound_ns, optimal, peak_bytes, order })
+}
+
+fn exact(problem: &Problem<'_>, order: &mut [Step]) -> Result<Solution, InterleaveError> {
+    let [few, many] = EXACT_STATES.map(|count| move || vec![ExactSlot::default(); count]);
+    let found = Exact::new(&mut few(), Config::default()).schedule(problem, order)?;
+    if found.optimal {
+        return Ok(found);
+    }
+    Exact::new(&mut many(), Config::default()).schedule(problem, order)
 }
 
 /// The answer for people.
@@ -184,18 +190,21 @@ impl OpText {
 }
 
 fn refused(error: InterleaveError) -> Error {
-    let (field, fix) = match &error {
+    let field = match &error {
         InterleaveError::Infeasible { needed_bytes, available_bytes } => {
             return Error::infeasible("every order takes", *needed_bytes, *available_bytes);
         }
-        InterleaveError::TooLong { chain, .. } => (format!("chains.{}", name(*chain)), ""),
-        InterleaveError::Overflow { chain, index } => (format!("chains.{}[{index}]", name(*chain)), ""),
-        InterleaveError::BaseOverflow { .. } => ("base_bytes".to_owned(), ""),
-        InterleaveError::BadMerge { .. } => ("merge".to_owned(), ""),
-        InterleaveError::StorageTooSmall { .. } => ("chains".to_owned(), "use --method exact or list"),
-        _ => ("chains".to_owned(), ""),
+        InterleaveError::TooLong { chain, .. } => format!("chains.{}", name(*chain)),
+        InterleaveError::Overflow { chain, index } => format!("chains.{}[{index}]", name(*chain)),
+        InterleaveError::BaseOverflow { .. } => "base_bytes".to_owned(),
+        InterleaveError::BadMerge { .. } => "merge".to_owned(),
+        InterleaveError::StorageTooSmall { needed, available } => {
+            let problem = format!("{needed} states; this method takes on {available}");
+            return Error::bad_input("chains", problem, "use --method exact or list");
+        }
+        _ => "chains".to_owned(),
     };
-    Error::bad_input(field, error.to_string(), fix)
+    Error::bad_input(field, error.to_string(), "")
 }
 
 #[cfg(test)]
@@ -265,6 +274,9 @@ mod tests {
             [r#"{"resource": "compute", "ns": 1}, {"resource": "communication", "ns": 1}"#; 20].join(",")
         );
         let error = solve(wide.as_bytes(), Method::Paper).expect_err("41^4 states").to_string();
-        assert!(error.contains("storage") && error.ends_with("use --method exact or list"), "{error}");
+        assert!(
+            error.starts_with("chains: 2825761 states;") && error.ends_with("use --method exact or list"),
+            "{error}"
+        );
     }
 }

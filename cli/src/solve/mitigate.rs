@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bagualu_core::layer::{
     CastTimes, Collectives, CopyTimes, Group, Layer, LayerError, LayerPlan, Op, Strategy, Tensor,
 };
-use bagualu_core::limits::{MAX_LAYERS, MAX_OPS, MAX_TENSORS};
+use bagualu_core::limits::{MAX_LAYERS, MAX_OPS, MAX_POINTS, MAX_TENSORS};
 use bagualu_core::mitigate::{
     Config, Exact, ExactStorage, Limits, MitigateError, PaperGreedy, Problem, RatioGreedy, Selection,
     Selector,
@@ -104,6 +104,10 @@ fn refused(error: MitigateError) -> Error {
         ),
         MitigateError::OutOfCandidates { reached, limit } => {
             Error::infeasible("this method ran out of candidates (try --method exact) at", reached, limit)
+        }
+        MitigateError::FrontFull { .. } => {
+            let problem = format!("more trade-offs than this build keeps ({MAX_POINTS})");
+            Error::bad_input("layers", problem, "rebuild with BAGUALU_MAX_POINTS, or use --method ratio")
         }
         other => Error::bad_input("layers", other.to_string(), ""),
     }
