@@ -8,10 +8,12 @@ mod budget;
 mod input;
 mod interleave;
 mod mitigate;
+mod script;
 mod solver_json;
 
 pub use budget::budget;
 pub use input::Input;
 pub use interleave::interleave;
 pub use mitigate::mitigate;
+pub use script::script;
 pub use solver_json::solver_json;

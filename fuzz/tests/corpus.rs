@@ -34,6 +34,11 @@ fn interleave() {
 }
 
 #[test]
+fn script() {
+    replay("script", bagualu_fuzz::script);
+}
+
+#[test]
 fn solver_json() {
     replay("solver_json", bagualu_fuzz::solver_json);
 }

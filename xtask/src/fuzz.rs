@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::{cargo, root, succeed, target_dir};
 
 /// The targets: one binary each in `fuzz/targets`, one folder each in `fuzz/corpus`.
-const TARGETS: [&str; 4] = ["budget", "mitigate", "interleave", "solver_json"];
+const TARGETS: [&str; 5] = ["budget", "mitigate", "interleave", "script", "solver_json"];
 
 /// What libFuzzer needs of the compiler; cargo-fuzz passes the same.
 const COVERAGE: &str = "--cfg fuzzing -Cdebug-assertions -Ccodegen-units=1 -Cpasses=sancov-module \
@@ -44,7 +44,7 @@ fn fuzz(target: &str, host: &str, seconds: u32) -> Result<(), String> {
         fuzzer.arg(format!("-dict={}", dictionary.display()));
     }
     fuzzer.arg(format!("-artifact_prefix={}/", findings.display()));
-    fuzzer.args(["-max_len=4096", "-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1"]);
+    fuzzer.args(["-max_len=16384", "-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1"]);
     succeed(&mut fuzzer)
 }
 
