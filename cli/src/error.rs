@@ -26,6 +26,8 @@ pub enum Error {
         needed_bytes: u64,
         /// The bytes there are.
         available_bytes: u64,
+        /// Whether the command has printed its answer already, the bytes in it.
+        answered: bool,
     },
     /// The output could not be written: exit status 1.
     Output {
@@ -46,7 +48,15 @@ impl Error {
 
     /// A [`Self::Infeasible`].
     pub fn infeasible(what: impl Into<String>, needed_bytes: u64, available_bytes: u64) -> Self {
-        Self::Infeasible { what: what.into(), needed_bytes, available_bytes }
+        Self::Infeasible { what: what.into(), needed_bytes, available_bytes, answered: false }
+    }
+
+    /// An infeasible answer whose JSON the command has printed itself.
+    pub fn answered(mut self) -> Self {
+        if let Self::Infeasible { answered, .. } = &mut self {
+            *answered = true;
+        }
+        self
     }
 
     /// What a failed write to `to` is: a reader that has left is no error to speak of.
@@ -70,7 +80,7 @@ impl Error {
     /// Tells the user on standard error; under `--json`, an infeasible answer is also an object on
     /// standard output.
     pub fn report(&self, json: bool) -> ExitCode {
-        if let Self::Infeasible { needed_bytes, available_bytes, .. } = self
+        if let Self::Infeasible { needed_bytes, available_bytes, answered: false, .. } = self
             && json
         {
             let answer = format!(
@@ -92,7 +102,7 @@ impl fmt::Display for Error {
         match self {
             Self::BadInput { field, problem, fix } if fix.is_empty() => write!(f, "{field}: {problem}"),
             Self::BadInput { field, problem, fix } => write!(f, "{field}: {problem}; {fix}"),
-            Self::Infeasible { what, needed_bytes, available_bytes } => write!(
+            Self::Infeasible { what, needed_bytes, available_bytes, .. } => write!(
                 f,
                 "infeasible: {what} {needed_bytes} bytes, {available_bytes} are available: {} too few",
                 needed_bytes.saturating_sub(*available_bytes)

@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 pub mod error;
 pub mod input;
 pub mod output;
+pub mod plan;
 pub mod solve;
 
 pub use error::Error;
@@ -24,6 +25,7 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Plan(plan::Args),
     Solve(solve::Args),
 }
 
@@ -41,6 +43,7 @@ pub fn main() -> ExitCode {
 impl Command {
     fn run(self) -> Result<(), Error> {
         match self {
+            Self::Plan(args) => plan::run(args),
             Self::Solve(args) => solve::run(args),
         }
     }
@@ -48,6 +51,7 @@ impl Command {
     /// Whether the user asked for JSON, so that an infeasible answer is JSON too.
     fn json(&self) -> bool {
         match self {
+            Self::Plan(args) => args.json(),
             Self::Solve(args) => args.json(),
         }
     }

@@ -1,0 +1,330 @@
+//! One iteration of a rank at a constant load, under the core's controller.
+//!
+//! The clock is the rank's own: operators run one after another, copies to the host beside them at the
+//! device's bandwidth. Nothing waits for other ranks, which on a machine gives copies more time.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bagualu_core::budget::{BudgetError, Unit};
+use bagualu_core::controller::{
+    Controller, ControllerError, ControllerStorage, Gate, Kind, LayerRecord, Settings,
+};
+use bagualu_core::cost::LayerStorage;
+use bagualu_core::curve::{OpCost, layer_costs, peak};
+use bagualu_core::group::{GroupRows, RowThreshold};
+use bagualu_core::layer::{Collectives, LayerPlan, Strategy};
+use bagualu_core::ledger::{Admission, Entry, LedgerError};
+use bagualu_core::limits::MAX_OPS;
+use bagualu_core::mitigate::{ChooseScratch, FrontPoint, FrontScratch, evaluate};
+use bagualu_core::planner::{FrontSlot, PlannerStorage};
+use bagualu_core::provision::Provision;
+use bagualu_core::schedule::Event;
+use bagualu_core::stage::Recompute;
+
+use super::rank::{Rank, Shortage};
+
+/// Fronts kept, and points of each.
+const FRONTS: usize = 32;
+const POINTS: usize = 512;
+
+/// What the controller made of an iteration.
+#[derive(Clone, Debug, Default)]
+pub struct Carried {
+    /// Σ held at its highest.
+    pub held_bytes: u64,
+    /// The most bytes on the device: work, pending copies and recovery included.
+    pub peak_bytes: u64,
+    /// Time of operators in forward and backward, ns.
+    pub compute_ns: u64,
+    /// Time that the strategies add if nothing hides it, ns.
+    pub added_ns: u64,
+    /// Layers of micro-batches that ran.
+    pub layers: u64,
+    /// Of these, those of each layer type.
+    pub by_kind: BTreeMap<usize, u64>,
+    /// Of these, those whose whole MoE module the group recomputes.
+    pub whole_moe: u64,
+    /// Those whose dispatch the group splits.
+    pub split: u64,
+    /// How often each strategy was chosen for (layer type, tensor).
+    pub strategies: BTreeMap<(usize, usize, Strategy), u64>,
+}
+
+impl Carried {
+    /// Whether everything is kept.
+    pub fn keeps_all(&self) -> bool {
+        self.strategies.is_empty() && self.whole_moe == 0 && self.split == 0
+    }
+}
+
+/// The peak of the iteration's curve if everything is kept.
+pub fn unmitigated(rank: &Rank<'_>, rows: u32) -> Result<u64, String> {
+    let mut chunks = Vec::new();
+    for kinds in rank.stage.chunks {
+        let (mut forward, mut backward) = (Vec::new(), Vec::new());
+        for &kind in *kinds {
+            let model = &rank.stage.types[kind as usize];
+            let mut costs = [[OpCost::default(); MAX_OPS]; 2];
+            let [first, second] = &mut costs;
+            let rows = if model.routed { rows } else { 0 };
+            let count =
+                layer_costs(model, rows, &LayerPlan::KEEP, first, second).map_err(|e| e.to_string())?;
+            forward.extend_from_slice(&first[..count]);
+            backward.splice(0..0, second[..count].iter().copied());
+        }
+        chunks.push([forward, backward]);
+    }
+    let costs = |event| {
+        let (unit, side) = match event {
+            Event::Forward(unit) => (unit, 0),
+            Event::Backward(unit) => (unit, 1),
+        };
+        chunks[rank.pipeline.parts(unit).1 as usize][side].as_slice()
+    };
+    Ok(peak(rank.events, costs).map_err(|e| e.to_string())?.bytes)
+}
+
+/// Runs the iteration; what does not fit is an answer, anything else an error.
+pub fn carry(rank: &Rank<'_>, provision: &Provision, rows: u32) -> Result<Result<Carried, Shortage>, String> {
+    let mut buffers = Buffers::new(rank);
+    let controller = Controller::new(
+        rank.stage,
+        rank.pipeline,
+        rank.events,
+        *provision,
+        Settings::default(),
+        buffers.storage(),
+    );
+    let controller = controller.map_err(|error| error.to_string())?;
+    let rule = RowThreshold::new(provision);
+    let mut run = Run {
+        rank,
+        controller,
+        rule,
+        rows,
+        copies: Copies::default(),
+        costs: BTreeMap::new(),
+        storage: Box::default(),
+        carried: Carried::default(),
+    };
+    match run.iterate() {
+        Ok(()) => {
+            run.carried.held_bytes = run.controller.budget().peak();
+            run.carried.peak_bytes = run.controller.ledger().peak();
+            Ok(Ok(run.carried))
+        }
+        Err(Stuck::Short(shortage)) => Ok(Err(shortage)),
+        Err(Stuck::Refused(problem)) => Err(problem),
+    }
+}
+
+/// Why an iteration ends early.
+enum Stuck {
+    Short(Shortage),
+    Refused(String),
+}
+
+impl From<ControllerError> for Stuck {
+    fn from(error: ControllerError) -> Self {
+        match error {
+            ControllerError::Ledger(LedgerError::Starved { needed, available }) => {
+                Self::Short(Shortage { part: "work", needed, available })
+            }
+            ControllerError::Budget(BudgetError::Infeasible { needed, capacity, .. }) => {
+                Self::Short(Shortage { part: "schedule", needed, available: capacity })
+            }
+            other => Self::Refused(other.to_string()),
+        }
+    }
+}
+
+/// What a layer costs under a plan: forward, backward and added ns.
+type LayerTimes = (u64, u64, u64);
+
+struct Run<'r, 'c> {
+    rank: &'r Rank<'c>,
+    controller: Controller<'c>,
+    rule: RowThreshold,
+    rows: u32,
+    copies: Copies,
+    costs: BTreeMap<(u16, u32, [u64; 3]), LayerTimes>,
+    storage: Box<LayerStorage>,
+    carried: Carried,
+}
+
+impl<'r> Run<'r, '_> {
+    fn iterate(&mut self) -> Result<(), Stuck> {
+        let rank = self.rank;
+        for &event in rank.events {
+            match event {
+                Event::Forward(unit) => self.forward(unit)?,
+                Event::Backward(unit) => self.backward(unit)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, unit: u32) -> Result<(), Stuck> {
+        self.controller.handle_forward(unit)?;
+        let kinds = self.rank.kinds(unit);
+        for (layer, &kind) in kinds.iter().enumerate() {
+            let decision = self.controller.handle_layer(layer, self.gate(kind)?)?;
+            self.wait(|controller| controller.poll_layer())?;
+            let record = *self.controller.decided(unit, layer)?;
+            let (forward, backward, added) = self.times(kind, &record)?;
+            self.copies.now = self.copies.now.saturating_add(forward);
+            let offloaded = self.controller.handle_layer_done()?;
+            self.copies.start(unit, offloaded, self.rank.stage.rooflines.copy_out.ns(offloaded));
+            self.count(kind, &record);
+            let carried = &mut self.carried;
+            carried.compute_ns = carried.compute_ns.saturating_add(forward).saturating_add(backward);
+            carried.added_ns = carried.added_ns.saturating_add(added);
+            carried.split += u64::from(decision.dispatch_chunks > 1);
+        }
+        Ok(self.controller.handle_forward_done(None)?)
+    }
+
+    fn backward(&mut self, unit: u32) -> Result<(), Stuck> {
+        self.controller.handle_backward(unit)?;
+        let kinds = self.rank.kinds(unit);
+        for (layer, &kind) in kinds.iter().enumerate().rev() {
+            self.wait(|controller| controller.poll_recovery(layer))?;
+            let record = *self.controller.decided(unit, layer)?;
+            let (_, backward, added) = self.times(kind, &record)?;
+            self.copies.now = self.copies.now.saturating_add(backward).saturating_add(added);
+            self.controller.handle_recovery_done()?;
+        }
+        Ok(self.controller.handle_backward_done()?)
+    }
+
+    /// Polls until the step may run, letting copies end.
+    fn wait(
+        &mut self,
+        mut poll: impl FnMut(&mut Controller<'_>) -> Result<Admission, ControllerError>,
+    ) -> Result<(), Stuck> {
+        loop {
+            for (unit, bytes) in self.copies.ended() {
+                self.controller.handle_copied_out(unit, bytes)?;
+            }
+            let Admission::Wait { bytes } = poll(&mut self.controller)? else { return Ok(()) };
+            if !self.copies.wait() {
+                let problem = format!("a layer waits for {bytes} bytes of copies and none is under way");
+                return Err(Stuck::Refused(problem));
+            }
+        }
+    }
+
+    fn gate(&self, kind: u16) -> Result<Gate, Stuck> {
+        if !self.rank.stage.types[kind as usize].routed {
+            return Ok(Gate::DENSE);
+        }
+        let rows = GroupRows::new(&[self.rows]).map_err(|error| Stuck::Refused(error.to_string()))?;
+        Ok(Gate { rows: self.rows, group: self.rule.decide(&rows), granted: None })
+    }
+
+    fn times(&mut self, kind: u16, record: &LayerRecord) -> Result<LayerTimes, Stuck> {
+        let LayerPlan { recompute, offload, quantize } = record.plan;
+        let key = (kind, record.rows, [recompute, offload, quantize].map(|set| set.bits()));
+        if let Some(&times) = self.costs.get(&key) {
+            return Ok(times);
+        }
+        let stage = &self.rank.stage;
+        let model = &stage.types[kind as usize];
+        let refused = |error: &dyn std::fmt::Display| Stuck::Refused(error.to_string());
+        let (forward, backward) = model.times(record.rows).map_err(|e| refused(&e))?;
+        let layer = model.at(record.rows, &stage.rooflines, &mut self.storage).map_err(|e| refused(&e))?;
+        let added = evaluate(&layer, &record.plan, Collectives::ALL).map_err(|e| refused(&e))?.added_ns;
+        self.costs.insert(key, (forward, backward, added));
+        Ok((forward, backward, added))
+    }
+
+    fn count(&mut self, kind: u16, record: &LayerRecord) {
+        self.carried.layers += 1;
+        *self.carried.by_kind.entry(kind as usize).or_default() += 1;
+        self.carried.whole_moe += u64::from(record.recompute == Recompute::WholeMoe);
+        let plan = record.plan;
+        for tensor in (plan.recompute | plan.offload | plan.quantize).iter() {
+            let key = (kind as usize, tensor, plan.strategy(tensor));
+            *self.carried.strategies.entry(key).or_default() += 1;
+        }
+    }
+}
+
+/// The queue of copies to the host.
+#[derive(Default)]
+struct Copies {
+    now: u64,
+    free: u64,
+    pending: VecDeque<(u64, u32, u64)>,
+}
+
+impl Copies {
+    fn start(&mut self, unit: u32, bytes: u64, ns: u64) {
+        if bytes > 0 {
+            self.free = self.free.max(self.now).saturating_add(ns);
+            self.pending.push_back((self.free, unit, bytes));
+        }
+    }
+
+    /// Moves the clock to the end of the next copy.
+    fn wait(&mut self) -> bool {
+        let Some(&(end, ..)) = self.pending.front() else { return false };
+        self.now = self.now.max(end);
+        true
+    }
+
+    fn ended(&mut self) -> Vec<(u32, u64)> {
+        let count = self.pending.iter().take_while(|(end, ..)| *end <= self.now).count();
+        self.pending.drain(..count).map(|(_, unit, bytes)| (unit, bytes)).collect()
+    }
+}
+
+/// What the controller keeps its state in.
+struct Buffers {
+    device_units: Vec<Unit>,
+    host_units: Vec<Unit>,
+    entries: Vec<Entry>,
+    records: Vec<LayerRecord>,
+    kinds: Vec<Kind>,
+    fronts: Vec<FrontSlot>,
+    points: Vec<FrontPoint>,
+    front: Box<FrontScratch>,
+    choose: Box<ChooseScratch>,
+    layer: Box<LayerStorage>,
+}
+
+impl Buffers {
+    fn new(rank: &Rank<'_>) -> Self {
+        let units = rank.events.len() / 2;
+        let longest = rank.stage.chunks.iter().map(|layers| layers.len()).max().unwrap_or(0);
+        Self {
+            device_units: vec![Unit::default(); units],
+            host_units: vec![Unit::default(); units],
+            entries: vec![Entry::default(); units],
+            records: vec![LayerRecord::default(); units * longest],
+            kinds: vec![Kind::default(); rank.stage.types.len()],
+            fronts: vec![FrontSlot::default(); FRONTS],
+            points: vec![FrontPoint::default(); FRONTS * POINTS],
+            front: Box::default(),
+            choose: Box::default(),
+            layer: Box::default(),
+        }
+    }
+
+    fn storage(&mut self) -> ControllerStorage<'_> {
+        ControllerStorage {
+            device_units: &mut self.device_units,
+            host_units: &mut self.host_units,
+            entries: &mut self.entries,
+            records: &mut self.records,
+            kinds: &mut self.kinds,
+            planner: PlannerStorage {
+                fronts: &mut self.fronts,
+                points: &mut self.points,
+                front: &mut self.front,
+                choose: &mut self.choose,
+                layer: &mut self.layer,
+            },
+        }
+    }
+}

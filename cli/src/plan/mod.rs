@@ -1,0 +1,90 @@
+//! `bagualu plan`: what a training run holds on every pipeline rank, and what is done about it.
+
+use bagualu_model::Model;
+
+use crate::input::{Input, Loaded};
+use crate::{Error, output};
+
+mod iteration;
+mod load;
+mod rank;
+mod report;
+mod table;
+
+use load::LoadFactor;
+use rank::{RankPlan, Shortage};
+
+/// Plan a training run: memory of every pipeline rank at several expert loads, and the strategies chosen.
+///
+/// A load of 1.2 means that the rank's experts receive 1.2 times as many rows as with balanced routing, in
+/// every layer of every micro-batch.
+///
+/// Examples:
+///   bagualu plan --model glm-423b-a30b
+///   bagualu plan launch.sh --device h100-80g --load 1,2
+///   bagualu plan launch.sh --micro-batch-size 2 --json
+#[derive(clap::Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Loads of the rank's experts, in balanced rows
+    #[arg(long = "load", value_name = "LOAD,…", value_delimiter = ',', default_values = ["1", "1.2", "2.6"])]
+    loads: Vec<LoadFactor>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Whether the answer is to be JSON.
+    pub fn json(&self) -> bool {
+        self.json
+    }
+}
+
+/// Everything that is planned.
+struct Plan {
+    loaded: Loaded,
+    ranks: Vec<RankPlan>,
+}
+
+/// What the user is told first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    /// Everything can be kept.
+    Fits,
+    /// It fits with the strategies chosen.
+    NeedsStrategies,
+    /// Nothing fits.
+    Infeasible,
+}
+
+impl Plan {
+    /// The first thing that does not fit, and where.
+    fn shortage(&self) -> Option<(&RankPlan, &Shortage)> {
+        self.ranks.iter().find_map(|rank| rank.shortage().map(|shortage| (rank, shortage)))
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<(), Error> {
+    let loaded = args.input.load()?;
+    let ranks =
+        plan(&loaded.model, &args.loads).map_err(|problem| Error::bad_input(&loaded.source, problem, ""))?;
+    let plan = Plan { loaded, ranks };
+    let text = if args.json { output::json(&report::report(&plan)?)? } else { table::describe(&plan)? };
+    output::print(&text)?;
+    match plan.shortage() {
+        None => Ok(()),
+        Some((rank, shortage)) => {
+            let what = format!("on pipeline rank {} {}", rank.rank, shortage.needs());
+            Err(Error::infeasible(what, shortage.needed, shortage.available).answered())
+        }
+    }
+}
+
+fn plan(model: &Model, loads: &[LoadFactor]) -> Result<Vec<RankPlan>, String> {
+    model.stages.iter().map(|stage| RankPlan::new(model, stage, loads)).collect()
+}

@@ -1,0 +1,236 @@
+//! The answer of `bagualu plan` for people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use bagualu_core::layer::Strategy;
+
+use super::iteration::Carried;
+use super::rank::{LoadPlan, RankPlan};
+use super::{Plan, Verdict};
+use crate::Error;
+use crate::output::{bytes, ns, table};
+
+/// The whole answer.
+pub fn describe(plan: &Plan) -> Result<String, Error> {
+    let mut text = heading(plan)?;
+    text += &statics(plan);
+    text += &loads(plan);
+    text += &strategies(plan);
+    text += &notes(plan);
+    Ok(text)
+}
+
+fn heading(plan: &Plan) -> Result<String, Error> {
+    let loaded = &plan.loaded;
+    let (model, parallelism) = (&loaded.model, &loaded.model.parallelism);
+    let count =
+        model.config.parameters().map_err(|error| Error::bad_input(&loaded.source, error.to_string(), ""))?;
+    let billions = |n: u64| format!("{}.{} billion", n / 1_000_000_000, n / 100_000_000 % 10);
+    let mut text = format!(
+        "{}: {} parameters, {} active, on {} × {} ({} less {} margin)\n",
+        loaded.source,
+        billions(count.total),
+        billions(count.active),
+        parallelism.gpus,
+        model.device.name,
+        bytes(model.device.memory_bytes),
+        bytes(model.device.margin_bytes),
+    );
+    let sequence = if parallelism.sequence_parallel { " with sequence parallel" } else { "" };
+    let _ = writeln!(
+        text,
+        "TP {}{sequence}, PP {}, V {}, EP {}, expert TP {}, DP {}, expert DP {}",
+        parallelism.tp,
+        parallelism.pp,
+        parallelism.chunks,
+        parallelism.ep,
+        parallelism.etp,
+        parallelism.dp(),
+        parallelism.expert_dp(),
+    );
+    let _ = writeln!(
+        text,
+        "{} micro-batches of {} × {} tokens; a rank routes {} tokens to {} rows when balanced (load 1)\n",
+        model.micro_batches, parallelism.micro_batch, model.config.seq, model.tokens, model.balanced_rows,
+    );
+    Ok(text)
+}
+
+fn statics(plan: &Plan) -> String {
+    let header =
+        ["rank", "layers", "weights", "gradients", "optimizer", "buffers", "left", "in flight", "floor"];
+    let mut rows = table(header);
+    for rank in &plan.ranks {
+        let parts = rank.static_bytes;
+        rows.add_row([
+            rank.rank.to_string(),
+            layers(rank),
+            bytes(parts.weights),
+            bytes(parts.gradients),
+            bytes(parts.optimizer),
+            bytes(parts.buffers),
+            bytes(rank.device_bytes),
+            rank.in_flight.to_string(),
+            bytes(rank.floor_bytes),
+            rank.provision.as_ref().map_or("-".to_owned(), |provision| bytes(provision.work_bytes)),
+        ]);
+    }
+    format!("{rows}\n\n")
+}
+
+/// `0-1 16-17`, with `emb` and `out` for embedding and output layer.
+fn layers(rank: &RankPlan) -> String {
+    let mut chunks = Vec::new();
+    for chunk in &rank.layers {
+        let numbers: Vec<u32> = chunk.iter().flatten().copied().collect();
+        let mut parts = Vec::new();
+        if chunk.first() == Some(&None) {
+            parts.push("emb".to_owned());
+        }
+        match (numbers.first(), numbers.last()) {
+            (Some(first), Some(last)) if first == last => parts.push(first.to_string()),
+            (Some(first), Some(last)) => parts.push(format!("{first}-{last}")),
+            _ => {}
+        }
+        if chunk.len() > 1 && chunk.last() == Some(&None) {
+            parts.push("out".to_owned());
+        }
+        chunks.push(parts.join("+"));
+    }
+    chunks.join(" ")
+}
+
+fn loads(plan: &Plan) -> String {
+    let mut rows = table(["rank", "load", "kept whole", "held", "peak", "of", "added time", "verdict"]);
+    for rank in &plan.ranks {
+        for load in &rank.loads {
+            let [held, peak, added] = match &load.outcome {
+                Ok(carried) => [bytes(carried.held_bytes), bytes(carried.peak_bytes), added(carried)],
+                Err(_) => ["-", "-", "-"].map(str::to_owned),
+            };
+            rows.add_row([
+                rank.rank.to_string(),
+                load.load.to_string(),
+                bytes(load.unmitigated_bytes),
+                held,
+                peak,
+                bytes(rank.device_bytes),
+                added,
+                verdict(load),
+            ]);
+        }
+        if let Err(shortage) = &rank.provision {
+            let dash = || "-".to_owned();
+            let verdict = format!("infeasible: {}", shortage.part);
+            let left = bytes(rank.device_bytes);
+            rows.add_row([rank.rank.to_string(), dash(), dash(), dash(), dash(), left, dash(), verdict]);
+        }
+    }
+    format!("{rows}\n")
+}
+
+fn verdict(load: &LoadPlan) -> String {
+    match (&load.outcome, load.verdict()) {
+        (Err(shortage), _) => format!("infeasible: {}", shortage.part),
+        (Ok(_), Verdict::Fits) => "fits".to_owned(),
+        (Ok(_), _) => "needs strategies".to_owned(),
+    }
+}
+
+/// Added time, and its share of the operators' own.
+fn added(carried: &Carried) -> String {
+    let permille = u128::from(carried.added_ns) * 1_000 / u128::from(carried.compute_ns.max(1));
+    format!("{} ({}.{} %)", ns(carried.added_ns), permille / 10, permille % 10)
+}
+
+/// One line for each different choice, with the ranks and loads that make it.
+fn strategies(plan: &Plan) -> String {
+    let mut choices: Vec<(String, Vec<String>)> = Vec::new();
+    for rank in &plan.ranks {
+        for load in &rank.loads {
+            let Ok(carried) = &load.outcome else { continue };
+            if carried.keeps_all() {
+                continue;
+            }
+            let (choice, place) = (choice(plan, carried), format!("rank {} at {}", rank.rank, load.load));
+            match choices.iter_mut().find(|(other, _)| *other == choice) {
+                Some((_, places)) => places.push(place),
+                None => choices.push((choice, vec![place])),
+            }
+        }
+    }
+    if choices.is_empty() {
+        return String::new();
+    }
+    let lines: Vec<_> =
+        choices.iter().map(|(choice, places)| format!("{}: {choice}", places.join(", "))).collect();
+    format!("\nStrategies, with the share of the layers of each rank that use them:\n{}\n", lines.join("\n"))
+}
+
+fn choice(plan: &Plan, carried: &Carried) -> String {
+    let mut parts: Vec<_> = by_strategy(plan, carried)
+        .into_iter()
+        .map(|(strategy, tensors)| format!("{strategy} {}", tensors.join(" ")))
+        .collect();
+    for (count, what) in [(carried.whole_moe, "whole MoE recomputed"), (carried.split, "dispatch split")] {
+        if count > 0 {
+            parts.push(format!("{what} {}", share(count, carried.layers)));
+        }
+    }
+    parts.join("; ")
+}
+
+/// Tensors by strategy, each with the share of the layers that have it.
+fn by_strategy(plan: &Plan, carried: &Carried) -> BTreeMap<&'static str, Vec<String>> {
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (&(kind, tensor, strategy), &count) in &carried.strategies {
+        let layer = &plan.loaded.model.types[kind];
+        let name = match strategy {
+            Strategy::Keep => "keep",
+            Strategy::Recompute => "recompute",
+            Strategy::Offload => "offload",
+            Strategy::Quantize => "quantize",
+        };
+        let of = carried.by_kind.get(&kind).copied().unwrap_or(0);
+        let tensor = match layer.name {
+            "moe" => layer.tensor_names[tensor].to_owned(),
+            other => format!("{other}.{}", layer.tensor_names[tensor]),
+        };
+        all.entry(name).or_default().push(format!("{tensor} {}", share(count, of)));
+    }
+    all
+}
+
+fn share(count: u64, of: u64) -> String {
+    match u128::from(count) * 100 / u128::from(of.max(1)) {
+        0 => "<1 %".to_owned(),
+        percent => format!("{percent} %"),
+    }
+}
+
+fn notes(plan: &Plan) -> String {
+    let loaded = &plan.loaded;
+    let mut text = String::new();
+    if let Some((rank, shortage)) = plan.shortage() {
+        let _ = writeln!(
+            text,
+            "\nInfeasible: on rank {} {} {}, {} are available.",
+            rank.rank,
+            shortage.needs(),
+            bytes(shortage.needed),
+            bytes(shortage.available),
+        );
+    }
+    for (title, names) in
+        [("Replaced by this plan", &loaded.replaced), ("Without effect on memory", &loaded.ignored)]
+    {
+        if !names.is_empty() {
+            let _ = writeln!(text, "\n{title}: {}", names.join(" "));
+        }
+    }
+    for warning in &loaded.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    text
+}
