@@ -58,8 +58,18 @@ fn heading(plan: &Plan) -> Result<String, Error> {
 }
 
 fn statics(plan: &Plan) -> String {
-    let header =
-        ["rank", "layers", "weights", "gradients", "optimizer", "buffers", "left", "in flight", "floor"];
+    let header = [
+        "rank",
+        "layers",
+        "weights",
+        "gradients",
+        "optimizer",
+        "buffers",
+        "left",
+        "in flight",
+        "floor",
+        "work",
+    ];
     let mut rows = table(header);
     for rank in &plan.ranks {
         let parts = rank.static_bytes;

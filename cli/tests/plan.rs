@@ -1,0 +1,212 @@
+//! The `bagualu plan` process: answers, exit statuses, and the input it shares with other commands.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn run(arguments: &[&str]) -> Output {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    Command::new(env!("CARGO_BIN_EXE_bagualu"))
+        .arg("plan")
+        .args(arguments)
+        .current_dir(examples)
+        .output()
+        .expect("the command runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+fn json(arguments: &[&str], status: i32) -> Value {
+    let output = run(&[arguments, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON document")
+}
+
+/// One line on standard error, nothing on standard output, status 2.
+fn refused(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{arguments:?}");
+    let message = text(&output.stderr).to_owned();
+    assert_eq!(message.lines().count(), 1, "{message}");
+    message
+}
+
+#[test]
+fn a_script_and_its_preset_have_the_same_plan() {
+    let from_script = json(&["glm-423b.sh"], 0);
+    let from_preset = json(&["--model", "glm-423b-a30b"], 0);
+    assert_eq!(from_script["ranks"], from_preset["ranks"]);
+    assert_eq!(from_script["source"], "glm-423b.sh");
+    assert!(from_script["ignored_flags"].as_array().is_some_and(|flags| !flags.is_empty()));
+}
+
+#[test]
+fn every_rank_keeps_within_its_device_and_loads_cost_more() {
+    let plan = json(&["--model", "glm-423b-a30b"], 0);
+    let ranks = plan["ranks"].as_array().expect("ranks");
+    let in_flight: Vec<_> = ranks.iter().map(|rank| rank["in_flight"].as_u64().expect("a count")).collect();
+    assert_eq!(in_flight, [23, 21, 19, 17, 15, 13, 11, 9]);
+    let number = |value: &Value, field: &str| value[field].as_u64().expect("a whole number");
+    for rank in ranks {
+        let room = number(rank, "device_bytes");
+        let parts = rank["static_bytes"].as_object().expect("parts");
+        let fixed: u64 = parts.values().filter_map(Value::as_u64).sum();
+        let memory = number(&plan["device"], "memory_bytes") - number(&plan["device"], "margin_bytes");
+        assert_eq!(room + fixed, memory);
+        let mut last = 0;
+        for load in rank["loads"].as_array().expect("loads") {
+            assert!(number(load, "peak_bytes") <= room);
+            assert!(number(load, "held_bytes") <= number(load, "peak_bytes"));
+            assert!(number(load, "held_bytes") <= number(load, "unmitigated_bytes"));
+            assert!(number(load, "added_ns") >= last);
+            last = number(load, "added_ns");
+            let strategies = load["strategies"].as_array().expect("strategies");
+            let fits = number(load, "unmitigated_bytes") <= number(&rank["thresholds"], "capacity_bytes");
+            if fits {
+                assert_eq!((load["verdict"].as_str(), strategies.len()), (Some("fits"), 0));
+            }
+            assert_eq!(load["verdict"] == "needs_strategies", !strategies.is_empty());
+        }
+    }
+    // The paper's premise: balanced it fits, at the largest spike it would not.
+    let first = ranks[0]["loads"].as_array().expect("loads");
+    assert!(number(&first[0], "unmitigated_bytes") <= number(&ranks[0], "device_bytes"));
+    assert!(number(&first[2], "unmitigated_bytes") > number(&ranks[0], "device_bytes"));
+    assert_eq!(first[2]["verdict"], "needs_strategies");
+}
+
+#[test]
+fn people_get_tables() {
+    let output = run(&["--model", "glm-423b-a30b"]);
+    let answer = text(&output.stdout);
+    for words in ["422.8 billion parameters", "in flight", "needs strategies", "rank 0 at 2.6: offload"] {
+        assert!(answer.contains(words), "{answer} lacks {words:?}");
+    }
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn what_does_not_fit_is_named_with_its_bytes() {
+    for (gib, part) in [("4", "weights"), ("10", "gradients"), ("20", "optimizer"), ("25", "floor")] {
+        let plan = json(&["--model", "glm-423b-a30b", "--memory", gib], 3);
+        let shortage = &plan["infeasible"];
+        let bytes = |field: &str| shortage[field].as_u64().expect("bytes");
+        let named = shortage["part"].as_str().expect("a part");
+        assert!(named == part || (part == "floor" && named == "work"), "{gib} GiB: {named}");
+        assert!(bytes("needed_bytes") > bytes("available_bytes"));
+    }
+    let output = run(&["--model", "glm-423b-a30b", "--memory", "20"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stdout).contains("infeasible: optimizer"));
+    assert!(text(&output.stderr).contains("the optimizer does not fit) need 21755748352 bytes"));
+    // One GiB less than full recomputation needs is infeasible, what it needs is not.
+    let memory = |gib: u64| run(&["--model", "glm-423b-a30b", "--memory", &gib.to_string()]).status.code();
+    let least = (20..64).find(|&gib| memory(gib) == Some(0)).expect("64 GiB are enough");
+    assert_eq!(memory(least - 1), Some(3));
+}
+
+#[test]
+fn flags_are_megatron_s_and_override() {
+    let base = json(&["qwen3-30b-a3b.sh", "--load", "1"], 0);
+    let double = json(&["qwen3-30b-a3b.sh", "--load", "1", "--micro-batch-size", "2"], 0);
+    assert_eq!(double["parallelism"]["balanced_rows"], 65_536);
+    assert_eq!(base["parallelism"]["balanced_rows"], 32_768);
+    assert_eq!(base["replaced_flags"][0], "--recompute-granularity");
+    let preset = json(&["--model", "qwen3-30b-a3b", "--load", "1", "--seq-length", "2048"], 0);
+    assert_eq!(preset["parallelism"]["tokens"], 2_048);
+    let direct = json(
+        &[
+            "--gpus",
+            "8",
+            "--num-layers",
+            "4",
+            "--hidden-size",
+            "1024",
+            "--num-attention-heads",
+            "16",
+            "--seq-length",
+            "1024",
+            "--vocab-size",
+            "32000",
+            "--micro-batch-size",
+            "1",
+            "--bf16",
+            "--num-experts",
+            "8",
+            "--expert-model-parallel-size",
+            "8",
+        ],
+        0,
+    );
+    assert_eq!((&direct["source"], &direct["parallelism"]["data"]), (&"flags".into(), &8.into()));
+    let sized = json(&["moe-by-size.sh", "--arg", "tiny", "--load", "1"], 0);
+    assert_eq!(sized["model"]["layers"], 4);
+    let nodes = json(&["glm-423b.sh", "--env", "NNODES=128", "--load", "1"], 0);
+    assert_eq!(nodes["parallelism"]["gpus"], 1_024);
+}
+
+#[test]
+fn a_dense_model_has_a_plan_too() {
+    let plan = json(
+        &[
+            "--gpus",
+            "2",
+            "--num-layers",
+            "4",
+            "--hidden-size",
+            "1024",
+            "--num-attention-heads",
+            "16",
+            "--seq-length",
+            "1024",
+            "--vocab-size",
+            "32000",
+            "--micro-batch-size",
+            "1",
+            "--bf16",
+            "--pipeline-model-parallel-size",
+            "2",
+            "--global-batch-size",
+            "8",
+        ],
+        0,
+    );
+    assert_eq!(plan["model"]["experts"], 0);
+    assert_eq!(plan["ranks"][0]["in_flight"], 2);
+    assert_eq!(plan["ranks"][0]["verdict"], "fits");
+}
+
+#[test]
+fn bad_input_is_one_line_with_field_value_and_fix() {
+    for (arguments, words) in [
+        (&[][..], ["no model", "--model NAME"]),
+        (&["--model", "glm-9"], ["\"glm-9\"", "glm-423b-a30b"]),
+        (&["--model", "glm-423b-a30b", "--device", "tpu"], ["--device", "h100-80g"]),
+        (&["--model", "glm-423b-a30b", "--gpus", "100"], ["gpus is 100", "tp·cp·pp = 16"]),
+        (&["--model", "glm-423b-a30b", "--num-layers", "30"], ["layers is 30", "pp·chunks = 16"]),
+        (&["--model", "glm-423b-a30b", "--num-experts", "x"], ["--num-experts is \"x\"", "a whole number"]),
+        (&["--model", "glm-423b-a30b", "--context-parallel-size", "2"], ["cp is 2", "not modelled yet"]),
+        (&["--num-layers", "4"], ["--gpus", "number of devices"]),
+        (&["absent.sh"], ["absent.sh", "cannot be read"]),
+        (&["glm-423b.sh", "--env", "NNODES"], ["--env", "NAME=VALUE"]),
+        (&["glm-423b.sh", "--memory", "99999999"], ["--memory", "at most"]),
+    ] {
+        let message = refused(arguments);
+        assert!(words.iter().all(|word| message.contains(word)), "{message:?} lacks {words:?}");
+    }
+}
+
+#[test]
+fn a_command_line_that_is_wrong_is_answered_by_the_option_parser() {
+    for arguments in [
+        &["glm-423b.sh", "--load", "much"][..],
+        &["glm-423b.sh", "--model", "glm-423b-a30b"],
+        &["glm-423b.sh", "--no-such-flag"],
+    ] {
+        let output = run(arguments);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{arguments:?}");
+    }
+}
