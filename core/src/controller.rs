@@ -23,6 +23,7 @@ use crate::layer::LayerPlan;
 use crate::ledger::{Admission, Entry, Ledger, Side};
 use crate::limits::MAX_LAYERS;
 use crate::mitigate::{Config, Limits};
+use crate::plan_cache::{CacheSlot, CacheStatistics, PlanCache, SelectionKey};
 use crate::planner::{Demand, Planner, PlannerStorage};
 use crate::provision::Provision;
 use crate::schedule::{Event, Pipeline};
@@ -54,7 +55,12 @@ pub struct ControllerStorage<'a> {
     pub kinds: &'a mut [Kind],
     /// The planner's.
     pub planner: PlannerStorage<'a>,
+    /// Plans found before; may be empty.
+    pub plans: &'a mut [CacheSlot<SelectionKey, ChunkPlan>],
 }
+
+/// The plans of a chunk's layers, from the first one planned on.
+pub type ChunkPlan = [LayerPlan; MAX_LAYERS];
 
 /// What a controller is told once.
 #[derive(Clone, Copy, Debug)]
@@ -65,13 +71,21 @@ pub struct Settings {
     pub selector: Config,
     /// Rows are planned in steps of this many; 0 takes a sixteenth of the balanced rows.
     pub row_granule: u32,
+    /// Limits are planned for in steps of this many bytes; 0 takes a 1024th of the capacity.
+    pub byte_granule: u64,
     /// Bytes held back for errors of the model.
     pub slack_bytes: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { share: Share::Even, selector: Config::default(), row_granule: 0, slack_bytes: 0 }
+        Self {
+            share: Share::Even,
+            selector: Config::default(),
+            row_granule: 0,
+            byte_granule: 0,
+            slack_bytes: 0,
+        }
     }
 }
 
@@ -156,6 +170,8 @@ pub struct Controller<'a> {
     records: &'a mut [LayerRecord],
     kinds: &'a mut [Kind],
     planner: Planner<'a>,
+    cache: PlanCache<'a, SelectionKey, ChunkPlan>,
+    byte_granule: u64,
     /// Layers of the longest chunk: the stride of `records`.
     longest: usize,
     forward: Option<Forward>,
@@ -207,6 +223,11 @@ impl<'a> Controller<'a> {
             records: storage.records,
             kinds: storage.kinds,
             planner,
+            cache: PlanCache::new(storage.plans),
+            byte_granule: match settings.byte_granule {
+                0 => capacity / 1_024,
+                granule => granule,
+            },
             longest,
             forward: None,
             backward: None,
@@ -235,7 +256,7 @@ impl<'a> Controller<'a> {
         let (device, host) = (self.device.forward()?, self.host.forward()?);
         let chunk = self.pipeline.parts(unit).1 as usize;
         self.expect(chunk)?;
-        self.plan(chunk, 0, Limits { bytes: device.quota, host_bytes: host.quota }, u64::MAX)?;
+        self.plan(chunk, 0, false, Limits { bytes: device.quota, host_bytes: host.quota }, u64::MAX)?;
         let state = LayerState::Waiting;
         self.forward = Some(Forward { unit, chunk, layer: 0, state, device, host, used: Held::default() });
         Ok(device)
@@ -393,9 +414,14 @@ impl<'a> Controller<'a> {
         &self.ledger
     }
 
-    /// The planner, for its cache statistics.
-    pub fn planner(&self) -> &Planner<'a> {
-        &self.planner
+    /// How often a plan was known.
+    pub fn plan_statistics(&self) -> CacheStatistics {
+        self.cache.statistics()
+    }
+
+    /// How often a layer's front was known.
+    pub fn front_statistics(&self) -> CacheStatistics {
+        self.planner.statistics()
     }
 
     /// What was decided for a layer of a unit in flight.

@@ -13,6 +13,7 @@ use crate::mitigate::{
     ChooseScratch, Class, Config, FrontPoint, FrontScratch, Limits, MitigateError, Selection, choose,
     evaluate, front,
 };
+use crate::plan_cache::CacheStatistics;
 use crate::set::Set;
 use crate::stage::{Recompute, StageError, StageModel};
 
@@ -68,8 +69,7 @@ pub struct Planner<'a> {
     config: Config,
     granule: u32,
     next: usize,
-    hits: u64,
-    misses: u64,
+    statistics: CacheStatistics,
 }
 
 impl<'a> Planner<'a> {
@@ -80,17 +80,39 @@ impl<'a> Planner<'a> {
             return Err(PlannerError::NoStorage { fronts: slots, points: storage.points.len() });
         }
         storage.fronts.fill(FrontSlot::default());
-        Ok(Self { storage, config, granule: granule.max(1), next: 0, hits: 0, misses: 0 })
+        Ok(Self { storage, config, granule: granule.max(1), next: 0, statistics: CacheStatistics::default() })
     }
 
     /// Rows rounded up to the granule.
     pub fn round_up(&self, rows: u32) -> u32 {
-        rows.div_ceil(self.granule).saturating_mul(self.granule)
+        round_rows(rows, self.granule)
     }
 
     /// Plans layers of `kinds` under `demands` within `limits`; the first of them within `first_bytes` too.
+    ///
+    /// Rows are rounded up, or taken as they are where that leaves no plan.
     pub fn plan(
         &mut self,
+        stage: &StageModel<'_>,
+        kinds: &[u16],
+        demands: &[Demand],
+        limits: Limits,
+        first_bytes: u64,
+        plans: &mut [LayerPlan],
+    ) -> Result<Selection, PlannerError> {
+        let rounded = self.granule;
+        match self.plan_in(rounded, stage, kinds, demands, limits, first_bytes, plans) {
+            Err(error) if error.is_infeasible() && rounded > 1 => {
+                self.plan_in(1, stage, kinds, demands, limits, first_bytes, plans)
+            }
+            planned => planned,
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "plan's, and one more")]
+    fn plan_in(
+        &mut self,
+        granule: u32,
         stage: &StageModel<'_>,
         kinds: &[u16],
         demands: &[Demand],
@@ -105,10 +127,10 @@ impl<'a> Planner<'a> {
         if demands.len() < count || plans.len() < count {
             return Err(MitigateError::PlansTooShort { plans: plans.len(), layers: count }.into());
         }
-        match self.plan_with(true, stage, kinds, demands, limits, first_bytes, plans) {
+        match self.plan_with((granule, true), stage, kinds, demands, limits, first_bytes, plans) {
             // A front keeps the fewest bytes for a time, whatever they take of the host.
             Err(error) if error.is_short_of_host() => {
-                self.plan_with(false, stage, kinds, demands, limits, first_bytes, plans)
+                self.plan_with((granule, false), stage, kinds, demands, limits, first_bytes, plans)
             }
             planned => planned,
         }
@@ -117,7 +139,7 @@ impl<'a> Planner<'a> {
     #[expect(clippy::too_many_arguments, reason = "plan's, and one more")]
     fn plan_with(
         &mut self,
-        offload: bool,
+        (granule, offload): (u32, bool),
         stage: &StageModel<'_>,
         kinds: &[u16],
         demands: &[Demand],
@@ -129,7 +151,7 @@ impl<'a> Planner<'a> {
         let stage = if offload { stage } else { &without };
         let mut slots = [0usize; MAX_LAYERS];
         for (layer, (&kind, demand)) in kinds.iter().zip(demands).enumerate() {
-            let rows = self.round_up(demand.rows);
+            let rows = round_rows(demand.rows, granule);
             let key = FrontKey { kind, rows, recompute: demand.recompute, offload };
             slots[layer] = self.front(stage, key, &slots[..layer])?;
         }
@@ -145,9 +167,9 @@ impl<'a> Planner<'a> {
         Ok(selection)
     }
 
-    /// Fronts found in the cache, and fronts computed.
-    pub fn hits_and_misses(&self) -> (u64, u64) {
-        (self.hits, self.misses)
+    /// How often a layer's front was known.
+    pub fn statistics(&self) -> CacheStatistics {
+        self.statistics
     }
 
     /// Storage for evaluating a layer between plans.
@@ -190,10 +212,10 @@ impl<'a> Planner<'a> {
         taken: &[usize],
     ) -> Result<usize, PlannerError> {
         if let Some(slot) = self.storage.fronts.iter().position(|s| s.key == Some(key)) {
-            self.hits += 1;
+            self.statistics.hits += 1;
             return Ok(slot);
         }
-        self.misses += 1;
+        self.statistics.misses += 1;
         let slot = self.free_slot(taken)?;
         self.fill(stage, key, slot)?;
         Ok(slot)
@@ -244,6 +266,10 @@ impl<'a> Planner<'a> {
         let front = &self.storage.fronts[slot];
         (front, &self.storage.points[slot * per_slot..][..front.len as usize])
     }
+}
+
+fn round_rows(rows: u32, granule: u32) -> u32 {
+    rows.div_ceil(granule).saturating_mul(granule)
 }
 
 /// Why nothing could be planned.

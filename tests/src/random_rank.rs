@@ -1,11 +1,14 @@
 //! Random pipeline ranks: layer types with random bytes, a schedule, a device. Seeded, the same everywhere.
 
 use bagualu_core::budget::Unit;
-use bagualu_core::controller::{Controller, ControllerError, ControllerStorage, Kind, LayerRecord, Settings};
+use bagualu_core::controller::{
+    ChunkPlan, Controller, ControllerError, ControllerStorage, Kind, LayerRecord, Settings,
+};
 use bagualu_core::cost::{Bytes, LayerModel, LayerStorage, OpModel, Rooflines, TensorModel, Time};
 use bagualu_core::layer::{Group, Resource};
 use bagualu_core::ledger::Entry;
 use bagualu_core::mitigate::{ChooseScratch, FrontPoint, FrontScratch};
+use bagualu_core::plan_cache::{CacheSlot, SelectionKey};
 use bagualu_core::planner::{FrontSlot, PlannerStorage};
 use bagualu_core::provision::{Aim, Provision, ProvisionError};
 use bagualu_core::roofline::Knee;
@@ -223,6 +226,7 @@ pub struct Owned {
     front: Box<FrontScratch>,
     choose: Box<ChooseScratch>,
     layer: Box<LayerStorage>,
+    plans: Vec<CacheSlot<SelectionKey, ChunkPlan>>,
 }
 
 impl Owned {
@@ -241,6 +245,7 @@ impl Owned {
             front: Box::default(),
             choose: Box::default(),
             layer: Box::default(),
+            plans: vec![CacheSlot::default(); 64],
         }
     }
 
@@ -275,6 +280,7 @@ impl Owned {
                 choose: &mut self.choose,
                 layer: &mut self.layer,
             },
+            plans: &mut self.plans,
         };
         Controller::new(stage, pipeline, events, provision, Settings::default(), storage)
     }

@@ -5,8 +5,10 @@ use super::{Controller, ControllerError, Forward, Gate, LayerRecord, LayerState}
 use crate::cost::LayerModel;
 use crate::layer::{Collectives, LayerPlan};
 use crate::ledger::{Admission, LedgerError, Side};
+use crate::limits::MAX_LAYERS;
 use crate::mitigate::Limits;
-use crate::planner::Demand;
+use crate::plan_cache::{SelectionKey, round_down};
+use crate::planner::{Demand, PlannerError};
 use crate::stage::{Held, Recompute, StageError};
 
 /// Row chunks of the experts are tried up to this many.
@@ -29,22 +31,27 @@ impl Controller<'_> {
         Ok(())
     }
 
-    /// Plans the layers of a chunk from `first` on, the first of them within `first_bytes` too.
+    /// Plans the layers of a chunk from `first` on, the first of them within `first_bytes` too; `gated` says
+    /// whether its gate has run.
     ///
     /// What the budget keeps for later layers always suffices for g, the last resort.
     pub(super) fn plan(
         &mut self,
         chunk: usize,
         first: usize,
+        gated: bool,
         limits: Limits,
         first_bytes: u64,
     ) -> Result<(), ControllerError> {
-        let kinds = &self.stage.chunks[chunk][first..];
-        let demands = &self.demands[first..];
-        let plans = &mut self.plans[first..];
-        let planned = self.planner.plan(&self.stage, kinds, demands, limits, first_bytes, plans);
+        if self.keep_all(chunk, first, limits.bytes, first_bytes)? {
+            return self.sum_later(chunk, first);
+        }
+        let planned = match self.known(chunk, first, gated, limits, first_bytes)? {
+            true => Ok(()),
+            false => self.plan_afresh(chunk, first, limits, first_bytes),
+        };
         match planned {
-            Ok(_) => {}
+            Ok(()) => {}
             Err(error) if error.is_infeasible() => return self.last_resort(chunk, first),
             Err(error) => return Err(error.into()),
         }
@@ -52,6 +59,93 @@ impl Controller<'_> {
         // The host budget keeps for each later layer what g needs; the knapsack does not know that.
         let host = self.first_held(chunk, first)?.host_bytes.saturating_add(self.later[first + 1].host_bytes);
         if host > limits.host_bytes { self.last_resort(chunk, first) } else { Ok(()) }
+    }
+
+    /// Keeps everything where everything fits: nothing is faster.
+    fn keep_all(
+        &mut self,
+        chunk: usize,
+        first: usize,
+        bytes: u64,
+        first_bytes: u64,
+    ) -> Result<bool, ControllerError> {
+        let layers = &self.stage.chunks[chunk][first..];
+        let mut sum = 0u64;
+        for (place, (&kind, demand)) in layers.iter().zip(&self.demands[first..]).enumerate() {
+            let full = self.kinds[kind as usize].full(demand.rows).unwrap_or(u64::MAX);
+            if demand.recompute != Recompute::Local || (place == 0 && full > first_bytes) {
+                return Ok(false);
+            }
+            sum = sum.saturating_add(full.max(demand.least_bytes));
+        }
+        let fits = sum <= bytes;
+        if fits {
+            self.plans[first..first + layers.len()].fill(LayerPlan::KEEP);
+        }
+        Ok(fits)
+    }
+
+    /// Takes the plan for the rounded limits and rows from the cache, planned now if it is not there;
+    /// false where there is none.
+    fn known(
+        &mut self,
+        chunk: usize,
+        first: usize,
+        gated: bool,
+        limits: Limits,
+        first_bytes: u64,
+    ) -> Result<bool, ControllerError> {
+        let Demand { rows, recompute, .. } = self.demands[first];
+        let limits = Limits {
+            bytes: round_down(limits.bytes, self.byte_granule),
+            host_bytes: round_down(limits.host_bytes, self.byte_granule),
+        };
+        // A grant is another limit, which the key does not have.
+        if first_bytes != u64::MAX {
+            return Ok(false);
+        }
+        let key = SelectionKey {
+            chunk: chunk as u16,
+            first: first as u16,
+            gated,
+            rows: self.planner.round_up(rows),
+            recompute,
+            bytes: limits.bytes,
+            host_bytes: limits.host_bytes,
+        };
+        let count = self.stage.chunks[chunk].len() - first;
+        if let Some(plan) = self.cache.find(&key) {
+            self.plans[first..first + count].copy_from_slice(&plan[..count]);
+            return Ok(true);
+        }
+        // Planned for the rounded rows, so that it holds for every row count of the key.
+        self.demands[first].rows = key.rows;
+        let planned = self.plan_afresh(chunk, first, limits, first_bytes);
+        self.demands[first].rows = rows;
+        match planned {
+            Ok(()) => {
+                let mut plan = [LayerPlan::KEEP; MAX_LAYERS];
+                plan[..count].copy_from_slice(&self.plans[first..first + count]);
+                self.cache.store(key, plan);
+                Ok(true)
+            }
+            Err(error) if error.is_infeasible() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn plan_afresh(
+        &mut self,
+        chunk: usize,
+        first: usize,
+        limits: Limits,
+        first_bytes: u64,
+    ) -> Result<(), PlannerError> {
+        let kinds = &self.stage.chunks[chunk][first..];
+        let demands = &self.demands[first..];
+        let plans = &mut self.plans[first..];
+        self.planner.plan(&self.stage, kinds, demands, limits, first_bytes, plans)?;
+        Ok(())
     }
 
     /// The strongest local strategies for the layers from `first` on.
@@ -133,7 +227,7 @@ impl Controller<'_> {
         {
             return Ok(false);
         }
-        self.plan(forward.chunk, layer, limits, granted)?;
+        self.plan(forward.chunk, layer, true, limits, granted)?;
         Ok(true)
     }
 

@@ -14,6 +14,7 @@ pub struct Kind {
     /// Tensors recomputed where the group recomputes the MoE module, and where everything is.
     whole_moe: Set,
     full: Set,
+    full_bytes: Bytes,
     /// g at R*: no layer whose gate has not run is planned below it.
     pub(super) floor: Held,
 }
@@ -30,6 +31,7 @@ pub(super) fn fill(
         let line: HeldLine = stage.least_line(index, provision.recompute, storage)?;
         let whole_moe = stage.forced(index, Recompute::WholeMoe, storage)?;
         let full = stage.forced(index, Recompute::Full, storage)?;
+        let full_bytes = stage.full_line(index, storage)?;
         let layer = stage.layer(index, 0, Recompute::Local, storage)?;
         let rows = if model.routed { provision.row_threshold } else { 0 };
         *kind = Kind {
@@ -37,6 +39,7 @@ pub(super) fn fill(
             block_inputs: layer.block_inputs(),
             whole_moe,
             full,
+            full_bytes,
             floor: line.at(rows)?,
         };
     }
@@ -56,6 +59,11 @@ impl Kind {
             Recompute::WholeMoe => self.whole_moe,
             Recompute::Full => self.full,
         }
+    }
+
+    /// Bytes with nothing mitigated.
+    pub(super) fn full(&self, rows: u32) -> Option<u64> {
+        self.full_bytes.at(rows)
     }
 
     /// Tensors that have a strategy.
