@@ -28,9 +28,11 @@ pub fn interleave(data: &[u8]) {
     match exact {
         Ok(best) => {
             for other in [list, paper].into_iter().flatten() {
-                assert!(best.makespan_ns <= other.makespan_ns, "{best:?} beaten by {other:?}");
                 assert!(best.lower_bound_ns <= other.makespan_ns, "{best:?} bounds {other:?}");
             }
+            // A search that was cut short starts from the list's order, but may not have seen the paper's.
+            let list = list.expect("a list where there is an order");
+            assert!(best.makespan_ns <= list.makespan_ns, "{best:?} beaten by {list:?}");
         }
         Err(InterleaveError::Infeasible { needed_bytes, available_bytes }) => {
             assert!(needed_bytes > available_bytes);

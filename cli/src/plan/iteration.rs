@@ -325,6 +325,8 @@ impl Buffers {
                 choose: &mut self.choose,
                 layer: &mut self.layer,
             },
+            // One iteration at each load: nothing would be planned twice.
+            plans: &mut [],
         }
     }
 }
