@@ -17,9 +17,8 @@ mod frontier;
 mod moves;
 mod search;
 
-use super::lanes::Lanes;
-use super::list::{Rule, build, check, solution};
-use super::tables::Tables;
+use super::list::{Rule, build};
+use super::window::Window;
 use super::{InterleaveError, MAX_ORDER, Problem, Scheduler, Solution, Step};
 pub use frontier::ExactSlot;
 use search::Search;
@@ -75,30 +74,28 @@ impl<'s> Exact<'s> {
 
 impl Scheduler for Exact<'_> {
     fn schedule(&mut self, problem: &Problem<'_>, order: &mut [Step]) -> Result<Solution, InterleaveError> {
-        let lanes = Lanes::new(problem);
-        let order = check(problem, &lanes, order)?;
-        let tables = Tables::new(problem);
-        let memory = tables.memory_binds(&lanes);
-        let bound = tables.root_bound();
-        let best = incumbent(&lanes, &tables, memory, bound, order);
+        let window = Window::new(problem)?;
+        let order = window.order(order)?;
+        let bound = window.tables.root_bound();
+        let best = incumbent(&window, bound, order);
         self.expanded = 0;
         let mut proven = bound;
         if best > bound {
-            let mut search = Search::new(&lanes, &tables, memory, self.storage);
+            let mut search = Search::new(&window, self.storage);
             proven = search.run(best, self.config.node_limit, order);
             self.expanded = search.expanded();
         }
-        solution(problem, &tables, order, proven)
+        window.solution(order, proven)
     }
 }
 
 /// Writes the best order of all priority rules and returns its makespan. Stops at one that meets `bound`.
-fn incumbent(lanes: &Lanes, tables: &Tables, memory: bool, bound: u64, order: &mut [Step]) -> u64 {
+fn incumbent(window: &Window<'_>, bound: u64, order: &mut [Step]) -> u64 {
     let mut trial = [Step::default(); MAX_ORDER];
     let trial = &mut trial[..order.len()];
     let mut best = u64::MAX;
     for rule in Rule::ALL {
-        let makespan = build(lanes, tables, rule, memory, trial);
+        let makespan = build(window, rule, trial);
         if makespan < best {
             best = makespan;
             order.copy_from_slice(trial);

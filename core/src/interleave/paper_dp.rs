@@ -8,9 +8,8 @@
 
 use super::compact::join_items;
 use super::lanes::{FOUR, Item, Lanes};
-use super::list::{check, solution};
-use super::need::smallest_capacity;
-use super::tables::Tables;
+use super::need::Needs;
+use super::window::Window;
 use super::{InterleaveError, Problem, Scheduler, Solution, Step};
 
 /// Storage of [`PaperDp`]: one state.
@@ -59,19 +58,18 @@ impl<'s> PaperDp<'s> {
 
 impl Scheduler for PaperDp<'_> {
     fn schedule(&mut self, problem: &Problem<'_>, order: &mut [Step]) -> Result<Solution, InterleaveError> {
-        let mut lanes = Lanes::new(problem);
-        let order = check(problem, &lanes, order)?;
-        let stages = lanes.compacted(join_items);
-        // Stages take all at once; where only single operators fit, the program runs on those.
-        if smallest_capacity(&stages, [0; FOUR], stages.base) <= stages.capacity {
-            lanes = stages;
-        }
-        let strides = self.clear(&lanes)?;
-        let mut segments = Segments::new(&lanes, strides, self.storage);
+        let window = Window::new(problem)?;
+        let order = window.order(order)?;
+        let stages = window.lanes.compacted(join_items);
+        // A stage takes all at once; where only single operators fit, the program runs on those.
+        let fits = Needs::new(&stages).smallest_capacity() <= stages.capacity;
+        let lanes = if fits { &stages } else { &window.lanes };
+        let strides = self.clear(lanes)?;
+        let mut segments = Segments::new(lanes, strides, self.storage);
         segments.solve();
         self.transitions = segments.transitions;
         self.barrier_ns = segments.emit(order);
-        solution(problem, &Tables::new(problem), order, 0)
+        window.solution(order, 0)
     }
 }
 

@@ -87,12 +87,8 @@ impl Tables {
         lanes.base + (0..FOUR).map(|chain| self.rest(chain, places[chain]).level).sum::<i64>()
     }
 
-    /// Whether any operator of any order could ever have to wait for bytes.
-    pub fn memory_binds(&self, lanes: &Lanes) -> bool {
-        self.may_bind(lanes, [0; FOUR])
-    }
-
-    /// The same, from `places` on, where every chain has come as far as the operator before its place.
+    /// Whether any operator from `places` on could ever have to wait for bytes, where every chain has come as
+    /// far as the operator before its place.
     pub fn may_bind(&self, lanes: &Lanes, places: [usize; FOUR]) -> bool {
         let most = (0..FOUR).map(|chain| self.rest(chain, places[chain]).most).sum::<i64>();
         lanes.base + most > lanes.capacity

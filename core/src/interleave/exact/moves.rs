@@ -1,8 +1,8 @@
 //! What may follow a state, and how states are made comparable.
 
 use super::super::lanes::{FOUR, Item, Lanes};
-use super::super::list::leaves_room;
 use super::super::tables::{Ahead, NEVER, Tables};
+use super::super::window::Window;
 use super::frontier::{NONE, State};
 
 /// A lane that may be taken next.
@@ -24,20 +24,21 @@ pub(super) type Moves<'l> = [Option<Move<'l>>; FOUR];
 
 /// The rules of one problem.
 pub(super) struct Rules<'p> {
+    pub window: &'p Window<'p>,
     pub lanes: &'p Lanes,
     pub tables: &'p Tables,
-    memory: bool,
     root_bound: u64,
 }
 
 impl<'p> Rules<'p> {
-    pub fn new(lanes: &'p Lanes, tables: &'p Tables, memory: bool) -> Self {
-        Self { lanes, tables, memory, root_bound: tables.root_bound() }
+    pub fn new(window: &'p Window<'p>) -> Self {
+        let Window { lanes, tables, .. } = window;
+        Self { window, lanes, tables, root_bound: tables.root_bound() }
     }
 
     /// The state before the first operator. `emit` is told of every operator that a state brings with it.
     pub fn root(&self, emit: impl FnMut(&'p Item)) -> State {
-        let mut root = State { parent: NONE, free: !self.memory, ..State::default() };
+        let mut root = State { parent: NONE, free: !self.window.memory_binds(), ..State::default() };
         self.settle(&mut root, emit);
         root
     }
@@ -140,8 +141,7 @@ impl<'p> Rules<'p> {
     pub fn in_order(&self, state: &State) -> Moves<'p> {
         let heads = self.lanes.heads(state.places());
         let moves: Moves<'p> = core::array::from_fn(|lane| {
-            let item =
-                heads[lane].filter(|item| leaves_room(self.lanes, self.tables, state.places(), item))?;
+            let item = heads[lane].filter(|item| self.window.leaves_room(state.places(), item))?;
             Some(Move { lane, item, start: self.start_in_order(state, item)? })
         });
         let first = |a: &Move<'_>, b: &Move<'_>| a.item.net() <= 0 && a.end() <= b.start;

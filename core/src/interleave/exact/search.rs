@@ -1,9 +1,9 @@
 //! Best-first search over states.
 
 use super::super::lanes::{FOUR, Item, Lanes};
-use super::super::list::leaves_room;
 use super::super::run::Runner;
 use super::super::tables::Tables;
+use super::super::window::Window;
 use super::super::{MAX_ORDER, Step};
 use super::frontier::{ExactSlot, Frontier, NONE, State};
 use super::moves::{Move, Rules};
@@ -26,9 +26,9 @@ pub(super) struct Search<'p, 's> {
 struct Full;
 
 impl<'p, 's> Search<'p, 's> {
-    pub fn new(lanes: &'p Lanes, tables: &'p Tables, memory: bool, slots: &'s mut [ExactSlot]) -> Self {
+    pub fn new(window: &'p Window<'p>, slots: &'s mut [ExactSlot]) -> Self {
         Self {
-            rules: Rules::new(lanes, tables, memory),
+            rules: Rules::new(window),
             frontier: Frontier::new(slots),
             best: u64::MAX,
             found: None,
@@ -109,9 +109,8 @@ impl<'p, 's> Search<'p, 's> {
     }
 
     fn next_merged(&self, state: &State, lane: usize, runner: &Runner) -> Option<Move<'p>> {
-        let Rules { lanes, tables, .. } = self.rules;
-        let item = lanes.heads(state.places())[lane]?;
-        let fits = leaves_room(lanes, tables, state.places(), item);
+        let item = self.rules.lanes.heads(state.places())[lane]?;
+        let fits = self.rules.window.leaves_room(state.places(), item);
         Some(Move { lane, item, start: runner.start(item).filter(|_| fits)? })
     }
 
