@@ -52,6 +52,7 @@ impl Item {
 pub(super) struct Lanes {
     items: [Item; MAX_ORDER],
     bounds: [usize; FOUR + 1],
+    chain_lengths: [usize; FOUR],
     /// Whether F and B share the first lane.
     pub merged: bool,
     /// Bytes in use before the first operator.
@@ -65,6 +66,7 @@ impl Lanes {
         let mut lanes = Self {
             items: [Item::default(); MAX_ORDER],
             bounds: [0; FOUR + 1],
+            chain_lengths: problem.chains().map(<[_]>::len),
             merged: problem.merge().is_some(),
             base: problem.base_bytes() as i64,
             capacity: 0,
@@ -120,6 +122,11 @@ impl Lanes {
     /// The items of a lane.
     pub fn lane(&self, lane: usize) -> &[Item] {
         &self.items[self.bounds[lane]..self.bounds[lane + 1]]
+    }
+
+    /// Operators of each chain.
+    pub fn chain_lengths(&self) -> [usize; FOUR] {
+        self.chain_lengths
     }
 
     /// The lane that `chain` is in.

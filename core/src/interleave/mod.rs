@@ -23,6 +23,7 @@ mod need;
 mod paper_dp;
 mod run;
 mod tables;
+mod tails;
 mod window;
 
 pub use compact::{Span, compact};

@@ -1,7 +1,7 @@
 //! What is left of a chain from each of its places on, and the lower bounds that follow.
 
-use super::Problem;
 use super::lanes::{FOUR, Lanes};
+use super::tails::{Levels, Tails, tails};
 use crate::limits::MAX_CHAIN;
 
 /// No operator left.
@@ -10,12 +10,14 @@ pub(super) const NEVER: u64 = u64::MAX;
 /// What is left of a chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rest {
-    /// Its run time.
+    /// No order ends sooner after its next operator starts.
     pub tail: u64,
     /// Its run time on each resource.
     pub load: [u64; FOUR],
     /// Run time before its next operator on each resource; [`NEVER`] where there is none.
     pub until: [u64; FOUR],
+    /// No order ends sooner after its next operator on each resource starts.
+    pub left: [u64; FOUR],
     /// Bytes in use by the chain so far.
     pub level: i64,
     /// The most bytes in use by the chain from the start of the operator before on.
@@ -33,48 +35,73 @@ impl Rest {
     }
 }
 
-const NOTHING: Rest =
-    Rest { tail: 0, load: [0; FOUR], until: [NEVER; FOUR], level: 0, most: 0, rise: 0, next: FOUR as u8 };
+const NOTHING: Rest = Rest {
+    tail: 0,
+    load: [0; FOUR],
+    until: [NEVER; FOUR],
+    left: [0; FOUR],
+    level: 0,
+    most: 0,
+    rise: 0,
+    next: FOUR as u8,
+};
 
 /// [`Rest`] of all chains and places.
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
     rest: [[Rest; MAX_CHAIN + 1]; FOUR],
-    /// Run time after a chain's last operator on a resource.
+    /// No order ends sooner after a chain's last operator on a resource ends.
     after: [[u64; FOUR]; FOUR],
 }
 
 impl Tables {
-    pub fn new(problem: &Problem<'_>) -> Self {
+    pub fn new(lanes: &Lanes) -> Self {
         let mut tables = Self { rest: [[NOTHING; MAX_CHAIN + 1]; FOUR], after: [[0; FOUR]; FOUR] };
-        for (chain, ops) in problem.chains().iter().enumerate() {
-            let mut level = 0;
-            for (place, op) in ops.iter().enumerate() {
-                level += op.alloc_bytes as i64 - op.free_bytes as i64;
-                tables.rest[chain][place + 1].level = level;
-            }
-            let mut rest = Rest { most: level, ..NOTHING };
-            for (place, op) in ops.iter().enumerate().rev() {
-                let resource = op.resource as usize;
-                if rest.until[resource] == NEVER {
-                    tables.after[chain][resource] = rest.tail;
-                }
-                rest.tail += op.ns;
-                rest.load[resource] += op.ns;
-                rest.until.iter_mut().filter(|t| **t != NEVER).for_each(|t| *t += op.ns);
-                rest.until[resource] = 0;
-                rest.next = op.resource as u8;
-                rest.level = tables.rest[chain][place].level;
-                let net = op.alloc_bytes as i64 - op.free_bytes as i64;
-                rest.rise = (op.alloc_bytes as i64).max(net + rest.rise);
-                // At the next place this operator may still run.
-                rest.most = rest.most.max(rest.level + op.alloc_bytes as i64);
-                tables.rest[chain][place + 1].most = rest.most;
-                tables.rest[chain][place] = rest;
-            }
-            tables.rest[chain][0].most = rest.most.max(0);
+        let mut levels = [[0; MAX_CHAIN + 1]; FOUR];
+        for item in (0..FOUR).flat_map(|lane| lanes.lane(lane)) {
+            let (chain, place) = (usize::from(item.chain), usize::from(item.index));
+            levels[chain][place + 1] = levels[chain][place] + item.net();
         }
+        tables.fill_bytes(lanes, &levels);
+        let tails = tails(lanes, &levels, tables.may_bind(lanes, [0; FOUR]));
+        tables.fill_times(lanes, &tails);
         tables
+    }
+
+    fn fill_bytes(&mut self, lanes: &Lanes, levels: &Levels) {
+        let ends = lanes.chain_lengths();
+        for (chain, &end) in ends.iter().enumerate() {
+            let level = levels[chain][end];
+            self.rest[chain][end] = Rest { level, most: level, ..NOTHING };
+        }
+        for item in (0..FOUR).flat_map(|lane| lanes.lane(lane).iter().rev()) {
+            let (chain, place) = (usize::from(item.chain), usize::from(item.index));
+            let [rest, next, ..] = &mut self.rest[chain][place..] else { continue };
+            rest.level = levels[chain][place];
+            rest.rise = item.alloc.max(item.net() + next.rise);
+            // At the next place this operator may still run.
+            next.most = next.most.max(rest.level + item.alloc);
+            rest.most = next.most;
+        }
+        self.rest.iter_mut().for_each(|rest| rest[0].most = rest[0].most.max(0));
+    }
+
+    fn fill_times(&mut self, lanes: &Lanes, tails: &Tails) {
+        for item in (0..FOUR).flat_map(|lane| lanes.lane(lane).iter().rev()) {
+            let (chain, place) = (usize::from(item.chain), usize::from(item.index));
+            let resource = usize::from(item.resource);
+            let [rest, next, ..] = &mut self.rest[chain][place..] else { continue };
+            (rest.load, rest.until, rest.left) = (next.load, next.until, next.left);
+            if rest.until[resource] == NEVER {
+                self.after[chain][resource] = tails[chain][place] - item.ns;
+            }
+            rest.until.iter_mut().filter(|t| **t != NEVER).for_each(|t| *t += item.ns);
+            rest.load[resource] += item.ns;
+            rest.until[resource] = 0;
+            rest.left[resource] = tails[chain][place];
+            rest.tail = tails[chain][place];
+            rest.next = item.resource;
+        }
     }
 
     /// What is left of `chain` from `place` on.
@@ -148,8 +175,7 @@ impl Ahead<'_> {
             bound = bound.max(self.ready[chain] + rest.tail);
             for resource in 0..FOUR {
                 if rest.until[resource] != NEVER {
-                    let left = rest.tail - rest.until[resource];
-                    bound = bound.max(self.arrive[chain][resource] + left);
+                    bound = bound.max(self.arrive[chain][resource] + rest.left[resource]);
                 }
             }
         }

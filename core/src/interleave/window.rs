@@ -19,7 +19,7 @@ impl<'p> Window<'p> {
     /// Prepares `problem`, if an order of it fits.
     pub fn new(problem: &'p Problem<'p>) -> Result<Self, InterleaveError> {
         let lanes = Lanes::new(problem);
-        let tables = Tables::new(problem);
+        let tables = Tables::new(&lanes);
         let binds = tables.may_bind(&lanes, [0; FOUR]);
         let window = Self { problem, needs: binds.then(|| Needs::new(&lanes)), lanes, tables };
         match window.needs.as_ref().map(Needs::smallest_capacity) {

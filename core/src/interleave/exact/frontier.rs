@@ -17,6 +17,8 @@ pub(super) struct State {
     pub resources: [u64; FOUR],
     /// No order that goes on from here ends before.
     pub bound: u64,
+    /// When the operator that was taken to come here ends.
+    pub end: u64,
     /// Operators of each chain that are in.
     pub at: [u8; FOUR],
     /// The state it was made from, and the lane that was taken there.

@@ -50,7 +50,7 @@ impl<'p> Rules<'p> {
 
     /// The state after `next`.
     pub fn follow(&self, state: &State, next: Move<'p>, mut emit: impl FnMut(&'p Item)) -> State {
-        let mut child = State { lane: next.lane as u8, ..*state };
+        let mut child = State { lane: next.lane as u8, end: next.end(), ..*state };
         place(&mut child, next.item, next.end());
         emit(next.item);
         if !child.free && !self.lanes.merged {
@@ -88,14 +88,11 @@ impl<'p> Rules<'p> {
 
     /// Raises times as far as they change nothing, so that more vectors are comparable.
     fn normalise(&self, state: &mut State, ahead: &Ahead<'_>) {
-        if !state.free && self.lanes.merged {
-            return;
-        }
         for chain in 0..FOUR {
-            if state.free || self.last_release(state, chain) == 0 {
-                let ended = ahead.is_done(chain);
-                state.chains[chain] =
-                    if ended { self.root_bound.max(ahead.ready[chain]) } else { ahead.ready[chain] };
+            // In nondecreasing order a chain's time also says when it releases bytes.
+            if state.free || self.lanes.merged || self.last_release(state, chain) == 0 {
+                let least = if ahead.is_done(chain) { self.root_bound } else { 0 };
+                state.chains[chain] = ahead.ready[chain].max(least);
             }
         }
         for resource in 0..FOUR {
@@ -144,6 +141,9 @@ impl<'p> Rules<'p> {
             let item = heads[lane].filter(|item| self.window.leaves_room(state.places(), item))?;
             Some(Move { lane, item, start: self.start_in_order(state, item)? })
         });
+        if let Some(next) = self.at_no_cost(state, &moves) {
+            return core::array::from_fn(|lane| Some(next).filter(|next| next.lane == lane));
+        }
         let first = |a: &Move<'_>, b: &Move<'_>| a.item.net() <= 0 && a.end() <= b.start;
         moves.map(|next| {
             next.filter(|next| {
@@ -154,6 +154,17 @@ impl<'p> Rules<'p> {
                 })
             })
         })
+    }
+
+    /// A move that can start first, takes no bytes and has its resource to itself: every order does as well
+    /// with it next.
+    fn at_no_cost(&self, state: &State, moves: &Moves<'p>) -> Option<Move<'p>> {
+        let first = moves.iter().flatten().map(|next| next.start).min()?;
+        let mut free =
+            moves.iter().flatten().filter(|next| next.start == first && next.item.alloc == 0).peekable();
+        free.peek()?;
+        let ahead = self.ahead(state);
+        free.find(|next| self.is_unopposed(next, &ahead)).copied()
     }
 
     /// The earliest start of `item` not before that of any operator in: chains hold what their last operator

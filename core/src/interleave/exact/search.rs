@@ -156,9 +156,10 @@ impl<'p, 's> Search<'p, 's> {
         let mut ends = [[0; MAX_CHAIN]; FOUR];
         let mut path = [NONE; MAX_ORDER];
         for &state in self.path(node, &mut path) {
-            let (item, end) = last(lanes, self.frontier.state(state));
-            runner.place(item, end - item.ns);
-            ends[usize::from(item.chain)][usize::from(item.index)] = end;
+            let state = self.frontier.state(state);
+            let item = last(lanes, state);
+            runner.place(item, state.end - item.ns);
+            ends[usize::from(item.chain)][usize::from(item.index)] = state.end;
         }
         (runner, ends)
     }
@@ -214,9 +215,9 @@ fn same_ahead(lanes: &Lanes, tables: &Tables, frontier: &Frontier<'_>, state: &S
     let from = earliest(tables, state);
     let mut state = state;
     while state.parent != NONE {
-        let (item, end) = last(lanes, state);
+        let item = last(lanes, state);
         let other = ends[usize::from(item.chain)][usize::from(item.index)];
-        if end != other && end.max(other) > from {
+        if state.end != other && state.end.max(other) > from {
             return false;
         }
         state = frontier.state(state.parent);
@@ -230,9 +231,8 @@ fn earliest(tables: &Tables, state: &State) -> u64 {
     left.map(|chain| state.chains[chain]).min().unwrap_or(u64::MAX)
 }
 
-/// The operator taken last, and its end.
-fn last<'l>(lanes: &'l Lanes, state: &State) -> (&'l Item, u64) {
+/// The operator taken last.
+fn last<'l>(lanes: &'l Lanes, state: &State) -> &'l Item {
     let lane = usize::from(state.lane);
-    let item = &lanes.lane(lane)[lanes.places(state.places())[lane] - 1];
-    (item, state.chains[usize::from(item.chain)])
+    &lanes.lane(lane)[lanes.places(state.places())[lane] - 1]
 }
