@@ -4,10 +4,16 @@ CARGO ?= cargo
 # Seconds per fuzz target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: all test lint docs no-std determinism bench fuzz clean
+BAGUALU = $(CARGO) run --quiet --release --package bagualu --
+
+.PHONY: all demo test lint docs no-std determinism bench fuzz clean
 
 all:
 	$(CARGO) build --release
+
+# A GLM-423B launch script, planned at balanced load and on spikes.
+demo:
+	$(BAGUALU) plan examples/glm-423b.sh
 
 # The tests come last, so that their summary ends the output.
 test: lint docs no-std determinism
