@@ -8,6 +8,7 @@
 //! Everything a formula assumes rather than derives is in [`assumptions`].
 
 pub mod assumptions;
+mod buffers;
 mod config;
 mod device;
 mod error;
@@ -20,6 +21,7 @@ pub mod script;
 mod shape;
 mod static_bytes;
 
+pub use buffers::{Buffers, Memory};
 pub use config::{
     Activation, Attention, ModelConfig, MoeConfig, MoeLayers, Norm, PermuteIndices, RouterInput,
 };

@@ -1,20 +1,14 @@
 //! Random pipeline ranks: layer types with random bytes, a schedule, a device. Seeded, the same everywhere.
 
-use bagualu_core::budget::Unit;
-use bagualu_core::controller::{
-    ChunkPlan, Controller, ControllerError, ControllerStorage, Kind, LayerRecord, Settings,
-};
-use bagualu_core::cost::{Bytes, LayerModel, LayerStorage, OpModel, Rooflines, TensorModel, Time};
+use bagualu_core::controller::{Controller, Settings};
+use bagualu_core::cost::{Bytes, LayerModel, OpModel, Rooflines, TensorModel, Time};
 use bagualu_core::layer::{Group, Resource};
-use bagualu_core::ledger::Entry;
-use bagualu_core::mitigate::{ChooseScratch, FrontPoint, FrontScratch};
-use bagualu_core::plan_cache::{CacheSlot, SelectionKey};
-use bagualu_core::planner::{FrontSlot, PlannerStorage};
 use bagualu_core::provision::{Aim, Provision, ProvisionError};
 use bagualu_core::roofline::Knee;
 use bagualu_core::schedule::{Event, Pipeline};
 use bagualu_core::set::Set;
 use bagualu_core::stage::StageModel;
+use bagualu_model::{Buffers, Memory};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -213,75 +207,29 @@ impl RandomRank {
     }
 }
 
-/// A controller's storage.
-#[derive(Debug)]
-pub struct Owned {
-    device_units: Vec<Unit>,
-    host_units: Vec<Unit>,
-    entries: Vec<Entry>,
-    records: Vec<LayerRecord>,
-    kinds: Vec<Kind>,
-    fronts: Vec<FrontSlot>,
-    points: Vec<FrontPoint>,
-    front: Box<FrontScratch>,
-    choose: Box<ChooseScratch>,
-    layer: Box<LayerStorage>,
-    plans: Vec<CacheSlot<SelectionKey, ChunkPlan>>,
+/// Buffers that are soon made: thousands of ranks are tried.
+pub fn buffers(stage: &StageModel<'_>, rank: &RandomRank) -> Buffers {
+    Buffers::remembering(stage, rank.events.len() / 2, Memory { fronts: 16, points: 256, plans: 64 })
 }
 
-impl Owned {
-    /// Enough for `stage` on `pipeline`.
-    pub fn new(stage: &StageModel<'_>, pipeline: &Pipeline) -> Self {
-        let units = pipeline.units().expect("few") as usize;
-        let longest = stage.chunks.iter().map(|c| c.len()).max().unwrap_or(0);
-        Self {
-            device_units: vec![Unit::default(); units],
-            host_units: vec![Unit::default(); units],
-            entries: vec![Entry::default(); units],
-            records: vec![LayerRecord::default(); units * longest],
-            kinds: vec![Kind::default(); stage.types.len()],
-            fronts: vec![FrontSlot::default(); 16],
-            points: vec![FrontPoint::default(); 16 * 512],
-            front: Box::default(),
-            choose: Box::default(),
-            layer: Box::default(),
-            plans: vec![CacheSlot::default(); 64],
-        }
-    }
+/// The rank's static decisions.
+pub fn provision(
+    buffers: &mut Buffers,
+    stage: &StageModel<'_>,
+    rank: &RandomRank,
+) -> Result<Provision, ProvisionError> {
+    let (units, layer) = buffers.scratch();
+    Provision::solve(stage, &rank.pipeline, &rank.events, Aim::default(), units, layer)
+}
 
-    /// The rank's static decisions.
-    pub fn provision(
-        &mut self,
-        stage: &StageModel<'_>,
-        pipeline: &Pipeline,
-        events: &[Event],
-    ) -> Result<Provision, ProvisionError> {
-        Provision::solve(stage, pipeline, events, Aim::default(), &mut self.device_units, &mut self.layer)
-    }
-
-    /// A controller in this storage.
-    pub fn controller<'a>(
-        &'a mut self,
-        stage: StageModel<'a>,
-        pipeline: Pipeline,
-        events: &'a [Event],
-        provision: Provision,
-    ) -> Result<Controller<'a>, ControllerError> {
-        let storage = ControllerStorage {
-            device_units: &mut self.device_units,
-            host_units: &mut self.host_units,
-            entries: &mut self.entries,
-            records: &mut self.records,
-            kinds: &mut self.kinds,
-            planner: PlannerStorage {
-                fronts: &mut self.fronts,
-                points: &mut self.points,
-                front: &mut self.front,
-                choose: &mut self.choose,
-                layer: &mut self.layer,
-            },
-            plans: &mut self.plans,
-        };
-        Controller::new(stage, pipeline, events, provision, Settings::default(), storage)
-    }
+/// A controller of the rank.
+pub fn controller<'a>(
+    buffers: &'a mut Buffers,
+    stage: StageModel<'a>,
+    rank: &'a RandomRank,
+    provision: Provision,
+) -> Controller<'a> {
+    let settings = Settings::default();
+    Controller::new(stage, rank.pipeline, &rank.events, provision, settings, buffers.storage())
+        .expect("provisioned, so it can be controlled")
 }

@@ -11,7 +11,7 @@ use bagualu_core::layer::LayerPlan;
 use bagualu_core::ledger::Admission;
 use bagualu_core::schedule::{Event, Pipeline};
 use bagualu_core::stage::Recompute;
-use bagualu_tests::random_rank::{LayerKind, Owned, Random, RandomRank};
+use bagualu_tests::random_rank::{LayerKind, Random, RandomRank, buffers, controller, provision};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Place {
@@ -344,10 +344,9 @@ fn run(seed: u64, growth: Growth) -> Option<Outcome> {
     let rank = RandomRank::new(&mut random);
     let (types, slices) = (rank.types(), rank.slices());
     let stage = rank.stage(&types, &slices);
-    let mut owned = Owned::new(&stage, &rank.pipeline);
-    let provision = owned.provision(&stage, &rank.pipeline, &rank.events).ok()?;
-    let controller = owned.controller(stage, rank.pipeline, &rank.events, provision);
-    let controller = controller.expect("provisioned, so it can be controlled");
+    let mut storage = buffers(&stage, &rank);
+    let provision = provision(&mut storage, &stage, &rank).ok()?;
+    let controller = controller(&mut storage, stage, &rank, provision);
     let device = Device {
         limit: stage.device_bytes,
         host_limit: stage.host_bytes,
@@ -411,10 +410,9 @@ fn with_controller(seed: u64, test: impl FnOnce(&mut Controller<'_>, &RandomRank
     let rank = RandomRank::new(&mut random);
     let (types, slices) = (rank.types(), rank.slices());
     let stage = rank.stage(&types, &slices);
-    let mut owned = Owned::new(&stage, &rank.pipeline);
-    let Ok(provision) = owned.provision(&stage, &rank.pipeline, &rank.events) else { return false };
-    let controller = owned.controller(stage, rank.pipeline, &rank.events, provision);
-    test(&mut controller.expect("provisioned, so it can be controlled"), &rank);
+    let mut storage = buffers(&stage, &rank);
+    let Ok(provision) = provision(&mut storage, &stage, &rank) else { return false };
+    test(&mut controller(&mut storage, stage, &rank, provision), &rank);
     true
 }
 

@@ -5,27 +5,21 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bagualu_core::budget::{BudgetError, Unit};
-use bagualu_core::controller::{
-    Controller, ControllerError, ControllerStorage, Gate, Kind, LayerRecord, Settings,
-};
+use bagualu_core::budget::BudgetError;
+use bagualu_core::controller::{Controller, ControllerError, Gate, LayerRecord, Settings};
 use bagualu_core::cost::LayerStorage;
 use bagualu_core::curve::{OpCost, layer_costs, peak};
 use bagualu_core::group::{GroupRows, RowThreshold};
 use bagualu_core::layer::{Collectives, LayerPlan, Strategy};
-use bagualu_core::ledger::{Admission, Entry, LedgerError};
+use bagualu_core::ledger::{Admission, LedgerError};
 use bagualu_core::limits::MAX_OPS;
-use bagualu_core::mitigate::{ChooseScratch, FrontPoint, FrontScratch, evaluate};
-use bagualu_core::planner::{FrontSlot, PlannerStorage};
+use bagualu_core::mitigate::evaluate;
 use bagualu_core::provision::Provision;
 use bagualu_core::schedule::Event;
 use bagualu_core::stage::Recompute;
+use bagualu_model::Buffers;
 
 use super::rank::{Rank, Shortage};
-
-/// Fronts kept, and points of each.
-const FRONTS: usize = 32;
-const POINTS: usize = 512;
 
 /// What the controller made of an iteration.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +80,7 @@ pub fn unmitigated(rank: &Rank<'_>, rows: u32) -> Result<u64, String> {
 
 /// Runs the iteration; what does not fit is an answer, anything else an error.
 pub fn carry(rank: &Rank<'_>, provision: &Provision, rows: u32) -> Result<Result<Carried, Shortage>, String> {
-    let mut buffers = Buffers::new(rank);
+    let mut buffers = Buffers::new(&rank.stage, rank.events.len() / 2);
     let controller = Controller::new(
         rank.stage,
         rank.pipeline,
@@ -276,57 +270,5 @@ impl Copies {
     fn ended(&mut self) -> Vec<(u32, u64)> {
         let count = self.pending.iter().take_while(|(end, ..)| *end <= self.now).count();
         self.pending.drain(..count).map(|(_, unit, bytes)| (unit, bytes)).collect()
-    }
-}
-
-/// What the controller keeps its state in.
-struct Buffers {
-    device_units: Vec<Unit>,
-    host_units: Vec<Unit>,
-    entries: Vec<Entry>,
-    records: Vec<LayerRecord>,
-    kinds: Vec<Kind>,
-    fronts: Vec<FrontSlot>,
-    points: Vec<FrontPoint>,
-    front: Box<FrontScratch>,
-    choose: Box<ChooseScratch>,
-    layer: Box<LayerStorage>,
-}
-
-impl Buffers {
-    fn new(rank: &Rank<'_>) -> Self {
-        let units = rank.events.len() / 2;
-        let longest = rank.stage.chunks.iter().map(|layers| layers.len()).max().unwrap_or(0);
-        Self {
-            device_units: vec![Unit::default(); units],
-            host_units: vec![Unit::default(); units],
-            entries: vec![Entry::default(); units],
-            records: vec![LayerRecord::default(); units * longest],
-            kinds: vec![Kind::default(); rank.stage.types.len()],
-            fronts: vec![FrontSlot::default(); FRONTS],
-            points: vec![FrontPoint::default(); FRONTS * POINTS],
-            front: Box::default(),
-            choose: Box::default(),
-            layer: Box::default(),
-        }
-    }
-
-    fn storage(&mut self) -> ControllerStorage<'_> {
-        ControllerStorage {
-            device_units: &mut self.device_units,
-            host_units: &mut self.host_units,
-            entries: &mut self.entries,
-            records: &mut self.records,
-            kinds: &mut self.kinds,
-            planner: PlannerStorage {
-                fronts: &mut self.fronts,
-                points: &mut self.points,
-                front: &mut self.front,
-                choose: &mut self.choose,
-                layer: &mut self.layer,
-            },
-            // One iteration at each load: nothing would be planned twice.
-            plans: &mut [],
-        }
     }
 }
