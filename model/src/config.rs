@@ -4,6 +4,8 @@
 pub(crate) const MAX_SIZE: u64 = 1 << 28;
 /// Largest number of ranks: keeps products of group sizes inside `u64`.
 pub(crate) const MAX_RANKS: u64 = 1 << 20;
+/// Largest number of micro-batches of an iteration.
+pub(crate) const MAX_MICRO_BATCHES: u64 = 16_384;
 /// Largest number of layers.
 pub(crate) const MAX_LAYERS: u64 = 4_096;
 
@@ -35,6 +37,9 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// MLP activation (`--swiglu`).
     pub activation: Activation,
+    /// Whether one kernel runs the activation (no `--no-bias-swiglu-fusion`); otherwise each of its factors
+    /// is saved.
+    pub fused_activation: bool,
     /// Attention kernel (`--attention-backend`).
     pub attention: Attention,
     /// Whether the outputs of attention and MLP are dropped out (`--hidden-dropout` above 0).

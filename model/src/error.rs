@@ -68,7 +68,10 @@ impl fmt::Display for ModelError {
             }
             Self::Unsupported { field, value, rule, fix } => write!(f, "{field} is {value}: {rule}; {fix}"),
             Self::Overflow { what } => {
-                write!(f, "{what} passes 2^64 bytes or picoseconds; give smaller sizes")
+                write!(
+                    f,
+                    "{what} is too large to be counted (2^64 bytes or picoseconds, 2^32 rows or tokens); give smaller sizes"
+                )
             }
             Self::NoSuchName { field, value, known } => {
                 write!(f, "{field} is {value:?}, which is not a preset; give one of {known}")

@@ -45,6 +45,8 @@ pub struct Model {
     pub tokens: u32,
     /// N when all experts receive equally many rows: T·k·ETP; 0 for a dense model.
     pub balanced_rows: u32,
+    /// Rows that a rank's experts receive if all tokens of the group go to them: EP times as many.
+    pub most_rows: u32,
 }
 
 impl Model {
@@ -57,9 +59,9 @@ impl Model {
         let stages = (0..parallelism.pp)
             .map(|rank| stage(rank, config, parallelism, &shape, &mut kinds))
             .collect::<Result<_, _>>()?;
-        let balanced_rows = match &shape.moe {
-            Some(moe) => moe.balanced_rows()?,
-            None => 0,
+        let (balanced_rows, most_rows) = match &shape.moe {
+            Some(moe) => moe.rows()?,
+            None => (0, 0),
         };
         let types = kinds.types;
         let counted = |what, n: u128| u32::try_from(n).map_err(|_| ModelError::Overflow { what });
@@ -72,6 +74,7 @@ impl Model {
             micro_batches: counted("micro-batches", parallelism.micro_batches().into())?,
             tokens: counted("tokens of a micro-batch", shape.t)?,
             balanced_rows,
+            most_rows,
         })
     }
 
@@ -82,10 +85,10 @@ impl Model {
         device.saturating_sub(stage.static_bytes.total())
     }
 
-    /// Rows at a load given in thousandths of the balanced rows, rounded up, saturating.
+    /// Rows at a load given in thousandths of the balanced rows, rounded up; no more than there are.
     pub fn rows_at(&self, load_permille: u32) -> u32 {
         let rows = (u64::from(self.balanced_rows) * u64::from(load_permille)).div_ceil(1_000);
-        u32::try_from(rows).unwrap_or(u32::MAX)
+        rows.min(self.most_rows.into()) as u32
     }
 }
 

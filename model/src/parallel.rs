@@ -1,6 +1,6 @@
 //! How a model is distributed, and the rules that Megatron holds it to.
 
-use crate::config::{MAX_LAYERS, MAX_RANKS, MAX_SIZE};
+use crate::config::{MAX_LAYERS, MAX_MICRO_BATCHES, MAX_RANKS, MAX_SIZE};
 use crate::{Attention, ModelConfig, ModelError, MoeLayers};
 
 /// Element type of parameters and activations.
@@ -165,7 +165,8 @@ impl Parallelism {
         let fix = "change EP or expert TP: experts take the ranks of TP and DP of one pipeline stage";
         divides("gpus", self.gpus, "etp·ep·pp", self.etp * self.ep * pp, fix)?;
         let fix = "give a multiple of micro-batch × data-parallel ranks";
-        divides("global_batch", self.global_batch, "micro_batch·dp", self.micro_batch * self.dp(), fix)
+        divides("global_batch", self.global_batch, "micro_batch·dp", self.micro_batch * self.dp(), fix)?;
+        in_range("global_batch ÷ (micro_batch·dp)", self.micro_batches(), 1, MAX_MICRO_BATCHES)
     }
 
     fn check_shapes(&self, config: &ModelConfig) -> Result<(), ModelError> {

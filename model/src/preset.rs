@@ -209,6 +209,7 @@ fn decoder() -> ModelConfig {
         norm: Norm::RmsNorm,
         qk_norm: false,
         activation: Activation::SwiGlu,
+        fused_activation: true,
         attention: Attention::Flash,
         hidden_dropout: false,
         attention_dropout: false,

@@ -64,6 +64,7 @@ pub(crate) struct Kind {
     pub precision: Precision,
     pub attention: Attention,
     pub qk_norm: bool,
+    pub fused_activation: bool,
     pub hidden_dropout: bool,
     pub attention_dropout: bool,
 }
@@ -106,6 +107,7 @@ impl Shape {
                 precision: parallelism.precision,
                 attention: config.attention,
                 qk_norm: config.qk_norm,
+                fused_activation: config.fused_activation,
                 hidden_dropout: config.hidden_dropout,
                 attention_dropout: config.attention_dropout,
             },
@@ -130,12 +132,12 @@ impl Shape {
 }
 
 impl MoeShape {
-    /// Rows when every expert of the group receives equally many: T·k·ETP.
-    pub fn balanced_rows(&self) -> Result<u32, ModelError> {
-        // The largest possible row count is all of the group's, on one rank: it must fit as well.
-        let all = self.routed * self.ep * self.etp;
-        u32::try_from(all).map_err(|_| ModelError::Overflow { what: "T·k·ep·etp (routed rows, u32)" })?;
-        Ok((self.routed * self.etp) as u32)
+    /// Rows of a rank when every expert of the group receives equally many, T·k·ETP, and the most there are.
+    pub fn rows(&self) -> Result<(u32, u32), ModelError> {
+        let rows = |n: u128| {
+            u32::try_from(n).map_err(|_| ModelError::Overflow { what: "T·k·ep·etp (routed rows, u32)" })
+        };
+        Ok((rows(self.routed * self.etp)?, rows(self.routed * self.etp * self.ep)?))
     }
 }
 

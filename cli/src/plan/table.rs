@@ -222,6 +222,11 @@ fn share(count: u64, of: u64) -> String {
 fn notes(plan: &Plan) -> String {
     let loaded = &plan.loaded;
     let mut text = String::new();
+    let most = loaded.model.most_rows;
+    if plan.ranks.iter().flat_map(|rank| &rank.loads).any(|load| load.rows == most && most > 0) {
+        let ep = loaded.model.parallelism.ep;
+        let _ = writeln!(text, "\nNo load exceeds EP = {ep}: that is every row of the group, {most}.");
+    }
     if let Some((rank, shortage)) = plan.shortage() {
         let _ = writeln!(
             text,

@@ -3,7 +3,7 @@
 use bagualu_core::layer::Group;
 
 use super::attention::{add, norm};
-use super::builder::{Builder, Cost, Holds, Spec, fixed};
+use super::builder::{Amount, Builder, Cost, Holds, Spec, fixed};
 
 /// Adds norm, dense MLP and residual: the second half of a dense layer.
 pub(super) fn dense(b: &mut Builder<'_>, residual: usize) {
@@ -12,6 +12,7 @@ pub(super) fn dense(b: &mut Builder<'_>, residual: usize) {
         fc1: "fc1",
         fc1_out: "fc1_out",
         act: "act",
+        factors: ["act_gate", "act_linear"],
         act_out: "act_out",
         fc2: "fc2",
         output: "mlp_out",
@@ -25,6 +26,7 @@ pub(super) struct Names {
     pub fc1: &'static str,
     pub fc1_out: &'static str,
     pub act: &'static str,
+    pub factors: [&'static str; 2],
     pub act_out: &'static str,
     pub fc2: &'static str,
     pub output: &'static str,
@@ -52,15 +54,16 @@ pub(super) fn mlp(b: &mut Builder<'_>, names: Names, input: usize, columns: u128
             backward_work: fixed(shape.hidden() + shape.gather_work() + shape.gathered() + shape.glu * inner),
         },
     );
+    let factors = factors(b, names.factors, fixed(inner));
     let act_out = b.tensor(names.act_out, fixed(inner), Holds::Activations);
     b.op(
         names.act,
         Spec {
             reads: &[fc1_out],
-            makes: &[act_out],
-            saves: &[fc1_out],
+            makes: &[&factors[..], &[act_out]].concat(),
+            saves: &[&factors[..], &[fc1_out]].concat(),
             cost: Cost { memory: fixed((shape.glu + 1) * inner), ..Cost::default() },
-            backward_work: fixed(shape.hidden() + (shape.glu + 1) * inner),
+            backward_work: fixed(shape.hidden() + (shape.glu + 1 + factors.len() as u128) * inner),
             ..Spec::default()
         },
     );
@@ -82,4 +85,13 @@ pub(super) fn mlp(b: &mut Builder<'_>, names: Names, input: usize, columns: u128
         },
     );
     output
+}
+
+/// Adds what an activation that is not one kernel saves beside its input: the two factors of a gated one.
+/// (The second is a tensor of its own since Megatron adds an offset to it.)
+pub(super) fn factors(b: &mut Builder<'_>, names: [&'static str; 2], bytes: Amount) -> Vec<usize> {
+    match (b.shape.kind.fused_activation, b.shape.glu) {
+        (false, 2) => names.iter().map(|&name| b.tensor(name, bytes, Holds::Activations)).collect(),
+        _ => Vec::new(),
+    }
 }

@@ -8,7 +8,7 @@ use bagualu_core::layer::Group;
 
 use super::attention::{add, norm};
 use super::builder::{Amount, Builder, Cost, Holds, Spec, fixed, rows};
-use super::mlp::{Names, mlp};
+use super::mlp::{Names, factors, mlp};
 use crate::shape::{MoeShape, Shape};
 use crate::{PermuteIndices, Precision, RouterInput};
 
@@ -34,6 +34,7 @@ fn shared_expert(b: &mut Builder<'_>, moe: &MoeShape, input: usize) -> usize {
         fc1: "shared_fc1",
         fc1_out: "shared_fc1_out",
         act: "shared_act",
+        factors: ["shared_act_gate", "shared_act_linear"],
         act_out: "shared_act_out",
         fc2: "shared_fc2",
         output: "shared_out",
@@ -226,9 +227,14 @@ impl Part<'_> {
         let inner = rows(shape.e * moe.f);
         let wide = rows(shape.e * shape.glu * moe.f);
         let fc1_out = b.tensor("fc1_out", wide, Holds::Activations);
+        let mut factors = factors(b, ["act_gate", "act_linear"], inner);
+        if !shape.kind.fused_activation {
+            // The activation before it is multiplied by the row's probability.
+            factors.push(b.tensor("act_unweighted", inner, Holds::Activations));
+        }
         let act_out = b.tensor("act_out", inner, Holds::Activations);
         let output = b.transient("fc2_out", self.gathered());
-        b.routed(&[fc1_out, act_out]);
+        b.routed(&[&factors[..], &[fc1_out, act_out]].concat());
         let first = b.op_count();
         b.op(
             "fc1",
@@ -246,11 +252,11 @@ impl Part<'_> {
             "act",
             Spec {
                 reads: &[fc1_out, probabilities],
-                makes: &[act_out],
-                saves: &[fc1_out, probabilities],
+                makes: &[&factors[..], &[act_out]].concat(),
+                saves: &[&factors[..], &[fc1_out, probabilities]].concat(),
                 cost: Cost { memory: wide + inner, ..Cost::default() },
                 forward_work: self.forward(Amount::default()),
-                backward_work: self.backward(wide + inner),
+                backward_work: self.backward(factors.iter().fold(wide + inner, |sum, _| sum + inner)),
                 ..Spec::default()
             },
         );

@@ -69,6 +69,11 @@ impl Reader<'_> {
             norm: self.norm()?,
             qk_norm: self.flags.switch("--qk-layernorm"),
             activation: if gated { Activation::SwiGlu } else { Activation::Gelu },
+            fused_activation: !self.flags.switch(if gated {
+                "--no-bias-swiglu-fusion"
+            } else {
+                "--no-bias-gelu-fusion"
+            }),
             attention: self.attention()?,
             hidden_dropout: self.dropout("--hidden-dropout")?,
             attention_dropout: self.dropout("--attention-dropout")?,
@@ -315,6 +320,13 @@ pub fn to_flags(config: &ModelConfig, parallelism: &Parallelism) -> Vec<String> 
         ("--group-query-attention", true),
         ("--qk-layernorm", config.qk_norm),
         ("--swiglu", config.activation == Activation::SwiGlu),
+        (
+            match config.activation {
+                Activation::SwiGlu => "--no-bias-swiglu-fusion",
+                Activation::Gelu => "--no-bias-gelu-fusion",
+            },
+            !config.fused_activation,
+        ),
         ("--untie-embeddings-and-output-weights", !config.tied_embeddings),
         ("--disable-bias-linear", !config.bias),
         ("--sequence-parallel", parallelism.sequence_parallel),

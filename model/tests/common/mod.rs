@@ -29,6 +29,7 @@ pub fn small() -> ModelConfig {
         norm: Norm::RmsNorm,
         qk_norm: false,
         activation: Activation::SwiGlu,
+        fused_activation: true,
         attention: Attention::Flash,
         hidden_dropout: false,
         attention_dropout: false,
