@@ -26,7 +26,10 @@ fn heading(plan: &Plan) -> Result<String, Error> {
     let (model, parallelism) = (&loaded.model, &loaded.model.parallelism);
     let count =
         model.config.parameters().map_err(|error| Error::bad_input(&loaded.source, error.to_string(), ""))?;
-    let billions = |n: u64| format!("{}.{} billion", n / 1_000_000_000, n / 100_000_000 % 10);
+    let billions = |n: u64| match n / 1_000_000_000 {
+        0 => format!("{}.{} million", n / 1_000_000, n / 100_000 % 10),
+        whole => format!("{whole}.{} billion", n / 100_000_000 % 10),
+    };
     let mut text = format!(
         "{}: {} parameters, {} active, on {} × {} ({} less {} margin)\n",
         loaded.source,
