@@ -11,6 +11,7 @@ pub mod error;
 pub mod input;
 pub mod output;
 pub mod plan;
+pub mod replay;
 pub mod solve;
 
 pub use error::Error;
@@ -26,6 +27,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Plan(plan::Args),
+    Replay(replay::Args),
     Solve(solve::Args),
 }
 
@@ -44,6 +46,7 @@ impl Command {
     fn run(self) -> Result<(), Error> {
         match self {
             Self::Plan(args) => plan::run(args),
+            Self::Replay(args) => replay::run(args),
             Self::Solve(args) => solve::run(args),
         }
     }
@@ -52,6 +55,7 @@ impl Command {
     fn json(&self) -> bool {
         match self {
             Self::Plan(args) => args.json(),
+            Self::Replay(args) => args.json(),
             Self::Solve(args) => args.json(),
         }
     }

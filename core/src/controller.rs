@@ -4,8 +4,8 @@
 //! whether an operator may start. One iteration, in the order of the rank's schedule:
 //!
 //! ```text
-//! forward of a unit   handle_forward → per layer: handle_layer → poll_layer (until Run) → handle_layer_done
-//!                     → handle_forward_done
+//! forward of a unit   handle_forward → per layer: poll_to_gate (until Run) → handle_layer → poll_layer (until
+//!                     Run) → handle_layer_done → handle_forward_done
 //! backward of a unit  handle_backward → per layer, last first: poll_recovery (until Run) → handle_recovery_done
 //!                     → handle_backward_done
 //! any time            handle_copied_out, recover_early; after a forward: poll_correction
@@ -260,6 +260,15 @@ impl<'a> Controller<'a> {
         let state = LayerState::Waiting;
         self.forward = Some(Forward { unit, chunk, layer: 0, state, device, host, used: Held::default() });
         Ok(device)
+    }
+
+    /// Whether the operators before the next layer's gate may start: until the gate decides, all that they
+    /// make is work.
+    pub fn poll_to_gate(&mut self) -> Result<Admission, ControllerError> {
+        let forward = self.forward_in(LayerState::Waiting, "poll_to_gate")?;
+        let kind = self.kind_of(forward.chunk, forward.layer)?;
+        let work = self.kinds[kind].before_gate_bytes;
+        Ok(self.ledger.admit(Side::Forward, forward.unit, 0, 0, work)?)
     }
 
     /// The gate of `layer` has run (or it has none: [`Gate::DENSE`]). Deferred planning: the plan is kept

@@ -51,14 +51,14 @@ pub enum Fault {
 }
 
 /// What the checker found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
     /// The most device bytes.
     pub peak: Moment,
     /// The first time that the device bytes passed the capacity.
     pub first_excess: Option<Moment>,
-    /// Iterations in which they did.
-    pub excess_iterations: u32,
+    /// The iterations in which they did.
+    pub excess_iterations: Vec<u32>,
     /// The most host bytes.
     pub host_peak: u64,
     /// Whether the host bytes ever passed the pool.
@@ -144,8 +144,14 @@ impl<'a> Checker<'a> {
     }
 
     /// What was found so far.
-    pub fn verdict(&self) -> Verdict {
-        self.verdict
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// The iteration ends in the middle: nothing of it is left.
+    pub fn abandon(&mut self) {
+        self.units.clear();
+        (self.stored, self.work, self.host) = (0, 0, 0);
     }
 
     /// Device bytes now.
@@ -325,7 +331,7 @@ impl<'a> Checker<'a> {
             self.verdict.first_excess.get_or_insert(moment);
             if !self.exceeded {
                 self.exceeded = true;
-                self.verdict.excess_iterations += 1;
+                self.verdict.excess_iterations.push(self.iteration);
             }
         }
         self.verdict.host_peak = self.verdict.host_peak.max(self.host);

@@ -62,6 +62,7 @@ pub struct Executor<'a, L> {
     copy_out_free: u64,
     copy_in_free: u64,
     pending: VecDeque<(u64, CopiedOut)>,
+    arriving: VecDeque<(u64, Item)>,
     copied: Vec<CopiedOut>,
     units: Vec<Vec<Running>>,
 }
@@ -90,6 +91,7 @@ impl<'a, L: Log> Executor<'a, L> {
             copy_out_free: 0,
             copy_in_free: 0,
             pending: VecDeque::new(),
+            arriving: VecDeque::new(),
             copied: Vec::new(),
             units: Vec::new(),
         }
@@ -113,7 +115,9 @@ impl<'a, L: Log> Executor<'a, L> {
 
     /// Waits until all copies have ended.
     pub fn drain(&mut self) {
-        while self.wait() {}
+        while let Some(end) = self.next_end() {
+            self.advance(end.saturating_sub(self.now));
+        }
     }
 
     /// Waits for the next copy-out to end; `false` if none is pending.
@@ -240,6 +244,7 @@ impl<'a, L: Log> Executor<'a, L> {
     /// Runs the backward of a layer, recovery included. Copies of its tensors to the host end first.
     pub fn backward(&mut self, place: Place) {
         while self.pending.iter().any(|(_, copy)| copy.item.place == place) && self.wait() {}
+        self.await_arrivals(place);
         // Row chunks of the experts are for the forward.
         if self.running(place).is_some_and(|r| r.decision.expert_chunks > 1) {
             self.split(place, 1);
@@ -280,6 +285,31 @@ impl<'a, L: Log> Executor<'a, L> {
             layers.clear();
         }
         self.log.record(self.now, Event::Leave { unit });
+    }
+
+    /// The iteration ends in the middle: nothing of it is left. The log is not told.
+    pub fn abandon(&mut self) {
+        self.units.clear();
+        self.pending.clear();
+        self.arriving.clear();
+        self.copied.clear();
+    }
+
+    /// Units between their forward and their backward.
+    #[cfg(test)]
+    pub fn in_flight(&self) -> Vec<u32> {
+        (0..).zip(&self.units).filter(|(_, layers)| !layers.is_empty()).map(|(unit, _)| unit).collect()
+    }
+
+    /// Whether a unit in flight has something to bring back from the host.
+    pub fn has_offloaded(&self, unit: u32) -> bool {
+        let layers = self.units.get(unit as usize).into_iter().flatten();
+        layers.into_iter().any(|running| !(running.decision.plan.offload - running.wide).is_empty())
+    }
+
+    /// Whether something of a unit is being copied to the host.
+    pub fn is_copying_out(&self, unit: u32) -> bool {
+        self.pending.iter().any(|(_, copy)| copy.item.place.unit == unit)
     }
 
     fn backward_op(&mut self, place: Place, model: &LayerModel<'_>, order: &Order, op: u8, last: bool) {
@@ -324,21 +354,39 @@ impl<'a, L: Log> Executor<'a, L> {
 
     /// Copies `tensors` back from the host and waits for them.
     fn copy_in(&mut self, place: Place, tensors: Set) {
+        self.request(place, tensors);
+        self.await_arrivals(place);
+    }
+
+    /// Queues copies from the host, which run beside the operators.
+    fn request(&mut self, place: Place, tensors: Set) {
         for tensor in tensors.iter() {
             let item = Item { place, tensor: tensor as u8 };
             self.alloc(place, tensor, false);
             self.log.record(self.now, Event::CopyStart(item, Form::Host, Form::Wide));
             let start = self.copy_in_free.max(self.now);
-            self.copy_in_free =
-                start.saturating_add(self.stage.rooflines.copy_in.ns(self.bytes(place, tensor)));
+            let ns = self.stage.rooflines.copy_in.ns(self.bytes(place, tensor));
+            self.copy_in_free = start.saturating_add(ns);
+            self.arriving.push_back((self.copy_in_free, item));
         }
-        if !tensors.is_empty() {
-            self.advance(self.copy_in_free.saturating_sub(self.now));
+    }
+
+    fn await_arrivals(&mut self, place: Place) {
+        let last = self.arriving.iter().rev().find(|(_, item)| item.place == place);
+        if let Some(&(end, _)) = last {
+            self.advance(end.saturating_sub(self.now));
         }
-        for tensor in tensors.iter() {
-            let item = Item { place, tensor: tensor as u8 };
-            self.log.record(self.now, Event::CopyEnd(item, Form::Host, Form::Wide));
-            self.log.record(self.now, Event::Free(item, Form::Host));
+    }
+
+    /// Brings back what a unit in flight offloaded, before its backward and beside the operators. Its
+    /// copies to the host must have ended.
+    pub fn recover_early(&mut self, unit: u32) {
+        let layers = self.units.get(unit as usize).map_or(0, Vec::len);
+        // The last layer's backward comes first.
+        for layer in (0..layers).rev() {
+            let place = Place { unit, layer: layer as u16 };
+            let Some(running) = self.running(place) else { continue };
+            self.request(place, running.decision.plan.offload - running.wide);
         }
     }
 
@@ -352,19 +400,29 @@ impl<'a, L: Log> Executor<'a, L> {
         self.log.record(self.now, Event::End(run));
     }
 
-    /// Lets `ns` pass; copy-outs that end meanwhile give their storage back at their own time.
+    /// Lets `ns` pass; copies that end meanwhile give their storage back at their own time.
     fn advance(&mut self, ns: u64) {
         let until = self.now.saturating_add(ns);
-        while let Some(&(end, copied)) = self.pending.front()
-            && end <= until
-        {
-            self.pending.pop_front();
+        while let Some(end) = self.next_end().filter(|&end| end <= until) {
             self.now = self.now.max(end);
-            self.log.record(self.now, Event::CopyEnd(copied.item, Form::Wide, Form::Host));
-            self.free(copied.item.place, copied.item.tensor.into());
-            self.copied.push(copied);
+            let is_out = self.pending.front().is_some_and(|&(at, _)| at == end);
+            if let Some((_, copied)) = if is_out { self.pending.pop_front() } else { None } {
+                self.log.record(self.now, Event::CopyEnd(copied.item, Form::Wide, Form::Host));
+                self.free(copied.item.place, copied.item.tensor.into());
+                self.copied.push(copied);
+            } else if let Some((_, item)) = self.arriving.pop_front() {
+                self.log.record(self.now, Event::CopyEnd(item, Form::Host, Form::Wide));
+                self.log.record(self.now, Event::Free(item, Form::Host));
+            }
         }
         self.now = until;
+    }
+
+    /// When the next copy ends.
+    fn next_end(&self) -> Option<u64> {
+        let out = self.pending.front().map(|&(end, _)| end);
+        let back = self.arriving.front().map(|&(end, _)| end);
+        out.into_iter().chain(back).min()
     }
 
     fn alloc(&mut self, place: Place, tensor: usize, part: bool) {

@@ -90,6 +90,12 @@ impl<'m> Job<'m> {
         (micro_batch, chunk, layers.and_then(|layers| layers.get(layer as usize)).copied())
     }
 
+    /// Transformer layers with a router, over all pipeline ranks.
+    pub fn routed_layers(&self) -> impl Iterator<Item = u32> {
+        let layers = self.model.stages.iter().flat_map(|stage| stage.chunks.iter().flatten());
+        layers.filter(|layer| self.types[layer.layer_type].routed).filter_map(|layer| layer.number)
+    }
+
     /// The micro-batch of a unit of a pipeline rank, and the layers of its chunk.
     pub(crate) fn unit(&self, stage: usize, unit: u32) -> (u32, &[LayerRef]) {
         let (micro_batch, chunk) = self.ranks[stage].pipeline.parts(unit);

@@ -8,6 +8,7 @@
 
 mod apportion;
 pub mod checker;
+pub mod controlled;
 pub mod executor;
 pub mod job;
 pub mod load;

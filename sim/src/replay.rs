@@ -5,11 +5,13 @@
 //! nothing.
 
 use core::ops::Range;
+use std::collections::BTreeSet;
 
 use bagualu_core::layer::LayerPlan;
 use bagualu_core::schedule::Event;
 use bagualu_model::LayerRef;
 use rayon::prelude::*;
+use rayon::{ThreadPoolBuildError, ThreadPoolBuilder};
 
 use crate::checker::{Checker, Moment, Verdict};
 use crate::executor::{Decision, Executor};
@@ -28,7 +30,7 @@ pub struct DeviceId {
 }
 
 /// What a policy did on one device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// The device.
     pub device: DeviceId,
@@ -53,7 +55,7 @@ pub fn replay_static(
     let device = |device| {
         let mut verdict = Verdict::default();
         run_static(job, load, policy, device, 0..iterations, false, |checker| {
-            verdict = checker.verdict();
+            verdict.clone_from(checker.verdict());
             progress();
         });
         Outcome { device, verdict }
@@ -74,6 +76,14 @@ pub fn curve_static(
         curve = checker.take_curve();
     });
     curve
+}
+
+/// Runs `body`, and what it replays, on this many threads; 0 for one per processor.
+pub fn on_threads<T: Send>(
+    threads: usize,
+    body: impl FnOnce() -> T + Send,
+) -> Result<T, ThreadPoolBuildError> {
+    Ok(ThreadPoolBuilder::new().num_threads(threads).build()?.install(body))
 }
 
 /// All devices of a job.
@@ -138,6 +148,13 @@ fn run_static(
     });
 }
 
+/// Iterations in which any device ran out of memory.
+pub fn excess_iterations(outcomes: &[Outcome]) -> usize {
+    let all: BTreeSet<u32> =
+        outcomes.iter().flat_map(|o| o.verdict.excess_iterations.iter().copied()).collect();
+    all.len()
+}
+
 /// The first time that a policy ran out of memory on any device: in the earliest iteration, on the
 /// earliest pipeline rank and the lowest expert-parallel rank.
 pub fn first_excess(outcomes: &[Outcome]) -> Option<(DeviceId, Moment)> {
@@ -146,9 +163,9 @@ pub fn first_excess(outcomes: &[Outcome]) -> Option<(DeviceId, Moment)> {
 }
 
 /// The device that came closest to its capacity, or passed it the most.
-pub fn tightest(job: &Job<'_>, outcomes: &[Outcome]) -> Option<Outcome> {
+pub fn tightest<'o>(job: &Job<'_>, outcomes: &'o [Outcome]) -> Option<&'o Outcome> {
     let left = |o: &Outcome| i128::from(job.device_bytes(o.device.stage)) - i128::from(o.verdict.peak.bytes);
-    outcomes.iter().copied().min_by_key(|o| (left(o), o.device))
+    outcomes.iter().min_by_key(|o| (left(o), o.device))
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn keeping_everything_holds_what_the_cost_model_says() {
     let model = model("mixtral-8x7b");
     let job = Job::new(&model).expect("a job");
     let load = Workload::new(Kind::Balanced, *job.shape(), 1, 1_000).expect("a load");
-    let outcome = replay_static(&job, &load, Static::None, 1, &|| {})[0];
+    let outcome = replay_static(&job, &load, Static::None, 1, &|| {})[0].clone();
     let full = |layer: &LayerRef| {
         let layer = &model.types[layer.layer_type];
         let saves = layer.ops.iter().fold(Set::EMPTY, |all, op| all | op.saves);
@@ -85,8 +85,7 @@ fn the_number_of_threads_changes_nothing() {
     let job = Job::new(&model).expect("a job");
     let load = Workload::new(Kind::RaggedSource, *job.shape(), 1, 2_600).expect("a load");
     let on = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
-        pool.install(|| replay_static(&job, &load, Static::Selective, 1, &|| {}))
+        on_threads(threads, || replay_static(&job, &load, Static::Selective, 1, &|| {})).expect("threads")
     };
     assert_eq!(on(1), on(4));
 }

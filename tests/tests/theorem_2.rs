@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bagualu_core::controller::{Controller, Gate, LayerDecision};
+use bagualu_core::controller::{Controller, ControllerError, Gate, LayerDecision};
 use bagualu_core::cost::OpModel;
 use bagualu_core::group::{GroupRows, RowThreshold};
 use bagualu_core::layer::LayerPlan;
@@ -91,9 +91,19 @@ impl<'a> Run<'a> {
     }
 
     fn forward_layer(&mut self, unit: u32, layer: usize) {
+        self.admit(|controller| controller.poll_to_gate());
+        self.before_gate(unit, layer);
         let decision = self.gate(unit, layer);
+        self.admit(|controller| controller.poll_layer());
+        self.arrive(unit, layer, &decision);
+        let bytes = self.controller.handle_layer_done().expect("in order");
+        assert_eq!(bytes, decision.offload_bytes);
+        self.leave(unit, layer, &decision);
+    }
+
+    fn admit(&mut self, mut poll: impl FnMut(&mut Controller<'_>) -> Result<Admission, ControllerError>) {
         let mut waits = 0;
-        while let Admission::Wait { .. } = self.controller.poll_layer().expect("the premises hold") {
+        while let Admission::Wait { .. } = poll(&mut self.controller).expect("the premises hold") {
             waits += 1;
             self.outcome.waited += 1;
             assert!(self.copy_one() || self.device.work[1] > 0, "an endless wait");
@@ -102,10 +112,18 @@ impl<'a> Run<'a> {
             }
             assert!(waits < 10_000);
         }
-        self.arrive(unit, layer, &decision);
-        let bytes = self.controller.handle_layer_done().expect("in order");
-        assert_eq!(bytes, decision.offload_bytes);
-        self.leave(unit, layer, &decision);
+    }
+
+    /// Until the gate, what does not grow with the rows is on the device.
+    fn before_gate(&mut self, unit: u32, layer: usize) {
+        let kind = self.kind(unit, layer);
+        let stored = (0..kind.tensors.len())
+            .filter(|&t| kind.saved().contains(t) || kind.tensors[t].block_input)
+            .map(|t| kind.tensors[t].bytes.fixed);
+        let most = kind.ops.iter().map(|op| op.forward_work.fixed).max();
+        self.device.work[0] = stored.sum::<u64>() + most.unwrap_or(0);
+        self.device.check();
+        self.device.work[0] = 0;
     }
 
     fn gate(&mut self, unit: u32, layer: usize) -> LayerDecision {

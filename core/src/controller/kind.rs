@@ -1,7 +1,7 @@
 //! What the controller keeps of a layer type, so that no gate has to evaluate a whole layer.
 
 use crate::cost::{Bytes, LayerModel, LayerStorage};
-use crate::layer::LayerPlan;
+use crate::layer::{Layer, LayerPlan};
 use crate::provision::Provision;
 use crate::set::Set;
 use crate::stage::{Held, HeldLine, Recompute, StageError, StageModel};
@@ -15,6 +15,8 @@ pub struct Kind {
     whole_moe: Set,
     full: Set,
     full_bytes: Bytes,
+    /// What the operators before the gate need: all that does not grow with the rows.
+    pub(super) before_gate_bytes: u64,
     /// g at R*: no layer whose gate has not run is planned below it.
     pub(super) floor: Held,
 }
@@ -40,10 +42,18 @@ pub(super) fn fill(
             whole_moe,
             full,
             full_bytes,
+            before_gate_bytes: before_gate(model, &layer)?,
             floor: line.at(rows)?,
         };
     }
     Ok(())
+}
+
+/// Everything of a layer at 0 rows, and its hungriest operator there. At most the layer's floor and W, so
+/// that waiting for copies always lets it start.
+fn before_gate(model: &LayerModel<'_>, layer: &Layer<'_>) -> Result<u64, StageError> {
+    let (forward, _) = model.work(0)?;
+    layer.full_bytes().checked_add(forward).ok_or(StageError::Overflow)
 }
 
 /// Σ floor of a chunk's layers: what its units' budget keeps for them.

@@ -1,0 +1,124 @@
+//! Where the rows come from: a trace file or a generated load.
+
+use bagualu_sim::job::Job;
+use bagualu_sim::load::{Gate, Load};
+use bagualu_sim::trace::{Mapped, Trace};
+use bagualu_sim::workload::{DEFAULT_PEAK_PERMILLE, Kind, Workload};
+
+use super::Args;
+use crate::Error;
+
+/// A trace file must stay below this.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// The rows of a replay, and what to call them.
+pub enum Source {
+    /// A trace file.
+    File {
+        /// As the user named it.
+        path: String,
+        /// Traced experts, layers and micro-batches.
+        traced: (usize, usize, usize),
+        /// The rows.
+        rows: Mapped,
+    },
+    /// A generated load.
+    Generated {
+        /// Its seed.
+        seed: u64,
+        /// Its largest load, in thousandths.
+        peak: u32,
+        /// The rows.
+        rows: Workload,
+    },
+}
+
+impl Source {
+    /// Reads or prepares what `args` name.
+    pub fn new(args: &Args, job: &Job<'_>) -> Result<Self, Error> {
+        match args.trace.parse::<Kind>() {
+            Ok(kind) => Self::generated(args, job, kind),
+            Err(unknown) => Self::file(args, job, &unknown.to_string()),
+        }
+    }
+
+    fn generated(args: &Args, job: &Job<'_>, kind: Kind) -> Result<Self, Error> {
+        for (option, given) in
+            [("--trace-model", args.trace_model.is_some()), ("--trace-groups", args.trace_groups.is_some())]
+        {
+            if given {
+                let problem = format!("{} is generated", kind.name());
+                return Err(Error::bad_input(option, problem, "it is for trace files; leave it out"));
+            }
+        }
+        let peak = args.peak.map_or(DEFAULT_PEAK_PERMILLE, |peak| peak.0);
+        let rows = Workload::new(kind, *job.shape(), args.seed, peak)
+            .map_err(|e| Error::bad_input("--peak", e.to_string(), ""))?;
+        Ok(Self::Generated { seed: args.seed, peak, rows })
+    }
+
+    fn file(args: &Args, job: &Job<'_>, no_kind: &str) -> Result<Self, Error> {
+        if args.peak.is_some() {
+            return Err(Error::bad_input(
+                "--peak",
+                "the trace is a file",
+                "it is for generated loads; leave it out",
+            ));
+        }
+        let path = &args.trace;
+        let unread = |problem: String| Error::bad_input(format!("--trace {path}"), problem, "");
+        let size = std::fs::metadata(path).map_err(|e| unread(format!("{e}, and {no_kind}")))?.len();
+        if size > MOST_BYTES {
+            return Err(unread(format!("{size} bytes; a trace of at most {MOST_BYTES} is read")));
+        }
+        let text = std::fs::read(path).map_err(|e| unread(e.to_string()))?;
+        let trace = Trace::parse(&text, args.trace_model.as_deref()).map_err(|e| unread(e.to_string()))?;
+        Ok(Self::File {
+            path: path.clone(),
+            traced: (trace.experts(), trace.layers(), trace.micro_batches()),
+            rows: trace.onto(*job.shape(), args.trace_groups),
+        })
+    }
+
+    /// The rows.
+    pub fn load(&self) -> &dyn Load {
+        match self {
+            Self::File { rows, .. } => rows,
+            Self::Generated { rows, .. } => rows,
+        }
+    }
+
+    /// In words.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::File { path, traced: (experts, layers, micro_batches), .. } => {
+                format!("{path} ({experts} experts, {layers} layers, {micro_batches} micro-batches)")
+            }
+            Self::Generated { seed, peak, rows } => {
+                let peak = format!("{}.{:03}", peak / 1_000, peak % 1_000);
+                format!(
+                    "{} (seed {seed}, peak {})",
+                    rows.kind().name(),
+                    peak.trim_end_matches('0').trim_end_matches('.')
+                )
+            }
+        }
+    }
+
+    /// The largest load of each iteration, in thousandths of the balanced rows, rounded up.
+    pub fn loads(&self, job: &Job<'_>, iterations: u32) -> Vec<u64> {
+        let shape = *job.shape();
+        let mut rows = vec![0; shape.ranks() as usize];
+        let mut highest = |iteration| {
+            let mut most = 0;
+            for layer in job.routed_layers() {
+                for micro_batch in 0..shape.micro_batches() {
+                    self.load().rows(Gate { iteration, micro_batch, layer }, &mut rows);
+                    most = rows.iter().copied().fold(most, u32::max);
+                }
+            }
+            (u64::from(most) * 1_000).div_ceil(u64::from(shape.balanced_rows()))
+        };
+        (0..iterations).map(&mut highest).collect()
+    }
+}
