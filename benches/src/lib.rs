@@ -1,1 +1,3 @@
-//! To be filled.
+//! What the benchmarks share.
+
+pub mod selection;

@@ -1,7 +1,7 @@
 //! One point of each front, within the limits and with the least added time.
 
 use super::knapsack::{ChooseScratch, Config, Found, relax, search};
-use super::relax::{Break, Goal, Measure};
+use super::relax::{Goal, Measure};
 use super::{FrontPoint, Limits, MitigateError, Selection, add};
 use crate::limits::MAX_CLASSES;
 
@@ -59,7 +59,7 @@ pub(super) fn without_host(
 ) -> Result<Selection, MitigateError> {
     check(classes, picks)?;
     let goal = Goal::plain(Measure::Time, limit);
-    let found = search(classes, &goal, true, None, config, scratch, picks)?;
+    let found = search(classes, &goal, None, config, scratch, picks)?;
     select(classes, picks, &found)
 }
 
@@ -72,47 +72,49 @@ pub(super) fn within_host(
     scratch: &mut ChooseScratch,
     picks: &mut [u16],
 ) -> Result<Selection, MitigateError> {
-    let total = check(classes, picks)?;
+    check(classes, picks)?;
     let limit = limits.host_bytes;
     let goal = Goal::plain(Measure::Host, limits.bytes);
-    let least = search(classes, &goal, false, None, config, scratch, picks)?;
+    let least = search(classes, &goal, None, config, scratch, picks)?;
     if least.bound > limit {
         return Err(MitigateError::HostInfeasible { least: least.bound, limit });
     }
-    let start = sum(classes, picks);
-    if start.extra > limit {
-        return Err(MitigateError::HostUndecided { found: start.extra, limit });
+    let found = goal.sum(classes, picks).cost;
+    if found > limit {
+        return Err(MitigateError::HostUndecided { found, limit });
     }
-    let goal = price(classes, limits, &total, scratch)?;
-    let found = search(classes, &goal, false, Some(start), config, scratch, picks)?;
+    let goal = price(classes, limits, scratch)?;
+    let start = goal.sum(classes, picks);
+    let found = search(classes, &goal, Some(start), config, scratch, picks)?;
     select(classes, picks, &found)
 }
 
 /// The goal whose price of a host byte makes the relaxation's bound largest.
 ///
 /// The bound is concave in the price, and rises while the relaxation holds more than the limit.
-fn price(
-    classes: &[Class<'_>],
-    limits: Limits,
-    total: &Break,
-    scratch: &mut ChooseScratch,
-) -> Result<Goal, MitigateError> {
+fn price(classes: &[Class<'_>], limits: Limits, scratch: &mut ChooseScratch) -> Result<Goal, MitigateError> {
+    let most = |measure: fn(&FrontPoint) -> u64| {
+        let class = |class: &Class<'_>| class.points.iter().map(measure).max().unwrap_or(0);
+        classes.iter().try_fold(0, |all, c| add(all, class(c)))
+    };
+    let (ns, host) = (most(|p| p.added_ns)?, most(|p| p.host_bytes)?);
     // Value and priced extra each stay below 2^61, so that no sum of costs passes `u64`.
-    let shift = total.value.leading_zeros().saturating_sub(3).min(20);
-    let most = (1 << 61) / total.extra.max(1);
-    let at = |price: u64| {
-        let (measure, limit) = (Measure::Time, limits.bytes);
-        Goal { measure, limit, extra_limit: Some(limits.host_bytes), shift, price }
+    let shift = ns.leading_zeros().checked_sub(3).ok_or(MitigateError::Overflow)?.min(20);
+    let at = |price: u64| Goal {
+        extra_limit: Some(limits.host_bytes),
+        shift,
+        price,
+        ..Goal::plain(Measure::Time, limits.bytes)
     };
     let mut bound = |price: u64| {
         let root = relax(classes, &at(price), scratch)?;
         let bound = i128::from(root.bound) - i128::from(price) * i128::from(limits.host_bytes);
         Ok((bound, root.sum.extra > limits.host_bytes))
     };
-    let (mut low, mut high) = (0, most);
+    let (mut low, mut high) = (0, (1 << 61) / host.max(1));
     let mut best = (bound(0)?.0, 0);
-    while low < high {
-        // By halves of the exponent first, then of the number: prices span many magnitudes.
+    while low < high && (low == 0 || high - low > low >> 8) {
+        // Halves of the exponent first, then of the number: prices span many magnitudes.
         let middle = if low == 0 { 1 << (high.ilog2() / 2) } else { low + (high - low) / 2 };
         let (value, rises) = bound(middle)?;
         best = best.max((value, middle));
@@ -121,52 +123,44 @@ fn price(
         } else {
             high = middle.min(high - 1);
         }
-        if low > 0 && (high - low) < low >> 8 {
-            break;
-        }
     }
     Ok(at(best.1))
 }
 
-/// Checks what a search relies on; returns the largest sums that it can meet.
-fn check(classes: &[Class<'_>], picks: &[u16]) -> Result<Break, MitigateError> {
+/// Checks what a search relies on.
+fn check(classes: &[Class<'_>], picks: &[u16]) -> Result<(), MitigateError> {
     if classes.len() > MAX_CLASSES {
         return Err(MitigateError::TooManyClasses { count: classes.len() });
     }
     if picks.len() < classes.len() {
         return Err(MitigateError::PicksTooShort { picks: picks.len(), classes: classes.len() });
     }
-    let mut total = Break::NONE;
+    let (mut bytes, mut ns) = (0, 0);
     for (index, class) in classes.iter().enumerate() {
         let count = class.points.len();
         if count > usize::from(u16::MAX) {
             return Err(MitigateError::TooManyPoints { class: index, count });
         }
         let last = class.points.last().ok_or(MitigateError::EmptyClass { class: index })?;
-        let most = |f: fn(&FrontPoint) -> u64| class.points.iter().map(f).max().unwrap_or(0);
-        total.weight = add(total.weight, last.bytes.max(class.least_bytes))?;
-        total.value = add(total.value, most(|p| p.added_ns))?;
-        total.extra = add(total.extra, most(|p| p.host_bytes))?;
+        bytes = add(bytes, last.bytes.max(class.least_bytes))?;
+        ns = add(ns, class.points.iter().map(|p| p.added_ns).max().unwrap_or(0))?;
     }
-    Ok(total)
-}
-
-fn sum(classes: &[Class<'_>], picks: &[u16]) -> Break {
-    let goal = Goal { extra_limit: Some(0), ..Goal::plain(Measure::Time, 0) };
-    let items = classes.iter().zip(picks).map(|(class, &pick)| goal.item(class, pick));
-    items.fold(Break::NONE, |sum, item| sum.plus(&item))
+    Ok(())
 }
 
 /// The selection that was found. A thinned front proves that much less.
 fn select(classes: &[Class<'_>], picks: &[u16], found: &Found) -> Result<Selection, MitigateError> {
-    let sum = sum(classes, picks);
-    let slack = |class: &Class<'_>| class.points.iter().map(|p| p.slack_ns).max().unwrap_or(0);
-    let slack = classes.iter().try_fold(0, |all, class| add(all, slack(class)))?;
-    Ok(Selection {
-        bytes: sum.weight,
-        host_bytes: sum.extra,
-        added_ns: sum.value,
-        optimal: found.proven && slack == 0,
-        gap_ns: sum.value.saturating_sub(found.bound.saturating_sub(slack)),
-    })
+    let mut all = Selection { bytes: 0, host_bytes: 0, added_ns: 0, optimal: found.proven, gap_ns: 0 };
+    let mut bound = found.bound;
+    for (class, &pick) in classes.iter().zip(picks) {
+        let point = &class.points[usize::from(pick)];
+        all.bytes = add(all.bytes, point.bytes.max(class.least_bytes))?;
+        all.host_bytes = add(all.host_bytes, point.host_bytes)?;
+        all.added_ns = add(all.added_ns, point.added_ns)?;
+        let slack = class.points.iter().map(|p| p.slack_ns).max().unwrap_or(0);
+        bound = bound.saturating_sub(slack);
+        all.optimal &= slack == 0;
+    }
+    all.gap_ns = all.added_ns.saturating_sub(bound);
+    Ok(all)
 }

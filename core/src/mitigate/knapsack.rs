@@ -1,12 +1,11 @@
 //! Exact multiple-choice knapsack.
 //!
 //! The linear relaxation gives a bound and, rounded, a first answer. Items that cannot be part of a better
-//! one are struck out by their reduced cost. What is left is decided class by class over the non-dominated
-//! partial selections (`stages`), each bounded by the relaxation of the classes after it. Where they do not
-//! fit into their storage the least promising go, and the least bound among them limits what is proven.
+//! one are struck out by their reduced cost. What is left is decided by `sides`: first within a narrow beam,
+//! for a good answer; then, with what that answer strikes out gone as well, in full.
 
-use super::relax::{Break, Edge, Edges, Goal, Item};
-use super::stages::{Node, State, decide};
+use super::relax::{Edge, Edges, Goal, Sum};
+use super::sides::{Node, State, decide};
 use super::{Class, MitigateError};
 use crate::limits::{MAX_CLASSES, MAX_EDGES, MAX_NODES, MAX_POINTS, MAX_STATES};
 
@@ -27,12 +26,12 @@ impl Default for Config {
 #[derive(Clone, Debug)]
 pub struct ChooseScratch {
     pub(super) edges: [Edge; MAX_EDGES],
-    pub(super) breaks: [Break; MAX_EDGES + 1],
+    pub(super) breaks: [Sum; MAX_EDGES + 1],
     pub(super) vertex: [u16; MAX_CLASSES],
+    pub(super) place: [u16; MAX_CLASSES],
     pub(super) kept: [u16; MAX_POINTS],
     pub(super) ranges: [Range; MAX_CLASSES],
-    pub(super) states: [State; MAX_STATES],
-    pub(super) next: [State; MAX_STATES],
+    pub(super) states: [[State; MAX_STATES]; 3],
     pub(super) nodes: [Node; MAX_NODES],
 }
 
@@ -41,12 +40,12 @@ impl ChooseScratch {
     pub const fn new() -> Self {
         Self {
             edges: [Edge::NONE; MAX_EDGES],
-            breaks: [Break::NONE; MAX_EDGES + 1],
+            breaks: [Sum::NONE; MAX_EDGES + 1],
             vertex: [0; MAX_CLASSES],
+            place: [0; MAX_CLASSES],
             kept: [0; MAX_POINTS],
             ranges: [Range::NONE; MAX_CLASSES],
-            states: [State::NONE; MAX_STATES],
-            next: [State::NONE; MAX_STATES],
+            states: [[State::NONE; MAX_STATES]; 3],
             nodes: [Node::NONE; MAX_NODES],
         }
     }
@@ -61,18 +60,20 @@ impl Default for ChooseScratch {
 /// The items of a class that are left, in `kept`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
-    pub start: u32,
-    pub end: u32,
-    pub class: u16,
+    start: u32,
+    end: u32,
 }
 
 impl Range {
-    const NONE: Self = Self { start: 0, end: 0, class: 0 };
+    const NONE: Self = Self { start: 0, end: 0 };
 
     pub fn of<'k>(&self, kept: &'k [u16]) -> &'k [u16] {
         &kept[self.start as usize..self.end as usize]
     }
 }
+
+/// States kept at a time by the first pass; what its answer rules out is struck out before the second.
+const BEAM: usize = if MAX_STATES < 64 { MAX_STATES } else { 64 };
 
 /// What a search found; its picks are in the caller's slice.
 #[derive(Clone, Copy, Debug)]
@@ -83,37 +84,51 @@ pub(super) struct Found {
     pub proven: bool,
 }
 
-/// Minimises `goal` over one point of each class.
-///
-/// With `start`, the picks already hold an answer. `sorted`: the value descends along each class.
+/// Minimises `goal` over one point of each class. With `start`, the picks already hold an answer.
 pub(super) fn search(
     classes: &[Class<'_>],
     goal: &Goal,
-    sorted: bool,
-    start: Option<Break>,
+    start: Option<Sum>,
     config: &Config,
     scratch: &mut ChooseScratch,
     picks: &mut [u16],
 ) -> Result<Found, MitigateError> {
     let picks = &mut picks[..classes.len()];
-    let mut search = Search { classes, goal, sorted, best: start, lost: u64::MAX };
+    let mut search = Search::new(classes, goal);
+    if let Some(start) = start {
+        search.accept(start);
+    }
     let root = relax(classes, goal, scratch)?;
     search.round(&root, scratch, picks);
     if root.split.is_none() && goal.extra_limit.is_none() {
         // Every class at its cheapest point: nothing to trade.
-        return Ok(search.result());
+        return Ok(search.found());
     }
-    if search.strike(&root, scratch) {
-        decide(&mut search, config, scratch, picks)?;
+    let limit = (config.node_limit as usize).clamp(1, MAX_NODES);
+    let mut left = search.strike(&root, scratch, true);
+    let struck = search.lost;
+    if left && search.pairs(scratch, picks) {
+        left = search.strike(&root, scratch, false);
     }
-    Ok(search.result())
+    for width in [BEAM, MAX_STATES] {
+        if !left {
+            break;
+        }
+        search.lost = struck;
+        decide(&mut search, width, limit, scratch, picks)?;
+        if search.found().proven {
+            break;
+        }
+        left = width < MAX_STATES && search.strike(&root, scratch, false);
+    }
+    Ok(search.found())
 }
 
 /// The relaxation of a whole instance. Its vertex is in the scratch: every class at a point, within the
 /// limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Root {
-    pub sum: Break,
+    pub sum: Sum,
     /// The edge that was taken in part.
     split: Option<Edge>,
     /// The relaxation's cost, rounded up.
@@ -127,7 +142,7 @@ pub(super) fn relax(
     scratch: &mut ChooseScratch,
 ) -> Result<Root, MitigateError> {
     let mut edges = Edges::new(&mut scratch.edges);
-    let mut sum = Break::NONE;
+    let mut sum = Sum::NONE;
     for (number, class) in classes.iter().enumerate() {
         let all = (0..class.points.len() as u16).rev();
         let vertex = edges.add(goal, number, class, all)?;
@@ -158,75 +173,123 @@ pub(super) fn relax(
 pub(super) struct Search<'a> {
     pub classes: &'a [Class<'a>],
     pub goal: &'a Goal,
-    sorted: bool,
     /// The best answer so far.
-    pub best: Option<Break>,
+    best: Option<Sum>,
+    /// What its betters must stay within.
+    pub ceilings: Ceilings,
     /// The least value that anything dropped for lack of room could have reached.
     pub lost: u64,
 }
 
-impl Search<'_> {
-    fn result(&self) -> Found {
-        let value = self.best.map_or(u64::MAX, |best| best.value);
+/// What the relaxation of a better answer can show at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ceilings {
+    /// Its cost, if its value is smaller; none if no value can be.
+    pub smaller: Option<u128>,
+    /// Its cost, if its value is equal; then its weight is at most `lighter`.
+    pub equal: u128,
+    pub lighter: u64,
+}
+
+impl<'a> Search<'a> {
+    fn new(classes: &'a [Class<'a>], goal: &'a Goal) -> Self {
+        let none = Ceilings { smaller: Some(u128::MAX), equal: u128::MAX, lighter: goal.limit };
+        Self { classes, goal, best: None, ceilings: none, lost: u64::MAX }
+    }
+
+    /// Makes `sum` the best answer.
+    pub fn accept(&mut self, sum: Sum) {
+        let value = self.goal.value(&sum);
+        self.ceilings = Ceilings {
+            smaller: value.checked_sub(1).map(|value| self.goal.ceiling(value)),
+            equal: self.goal.ceiling(value),
+            lighter: sum.weight.saturating_sub(1),
+        };
+        self.best = Some(sum);
+    }
+
+    fn found(&self) -> Found {
+        let value = self.best.map_or(u64::MAX, |best| self.goal.value(&best));
         Found { bound: value.min(self.lost), proven: self.lost > value }
     }
 
-    pub fn item(&self, class: usize, index: u16) -> Item {
+    #[inline]
+    pub fn item(&self, class: usize, index: u16) -> Sum {
         self.goal.item(&self.classes[class], index)
     }
 
-    /// Whether `sum` is an answer, and better than the best so far.
-    pub fn improves(&self, sum: &Break) -> bool {
-        let fits = sum.weight <= self.goal.limit && self.goal.extra_limit.is_none_or(|x| sum.extra <= x);
-        fits && self.best.is_none_or(|best| (sum.value, sum.weight) < (best.value, best.weight))
+    /// What is minimised, ties included.
+    fn key(&self, sum: &Sum) -> (u64, u64) {
+        (self.goal.value(sum), sum.weight)
     }
 
-    /// Costs that a better answer's relaxation can show at most: within the limit (none if no value can
-    /// be smaller), and within a weight below the best answer's.
-    pub fn ceilings(&self) -> (Option<u128>, u128, u64) {
-        match self.best {
-            None => (Some(u128::MAX), u128::MAX, self.goal.limit),
-            Some(best) => {
-                let smaller = best.value.checked_sub(1).map(|value| self.goal.ceiling(value));
-                (smaller, self.goal.ceiling(best.value), best.weight.saturating_sub(1))
-            }
-        }
+    /// Whether `sum` is an answer, and better than the best so far.
+    #[inline]
+    pub fn improves(&self, sum: &Sum) -> bool {
+        let fits = sum.weight <= self.goal.limit && self.goal.extra_limit.is_none_or(|x| sum.extra <= x);
+        fits && self.best.is_none_or(|best| self.key(sum) < self.key(&best))
     }
 
     /// Rounds the relaxation to an answer and improves it one class at a time.
     fn round(&mut self, root: &Root, scratch: &mut ChooseScratch, picks: &mut [u16]) {
-        let vertex = &mut scratch.vertex;
-        let classes = self.classes.len();
-        let (mut current, mut repaired) = (root.sum, None);
+        let mut current = root.sum;
+        let vertex = &mut scratch.place[..picks.len()];
+        vertex.copy_from_slice(&scratch.vertex[..picks.len()]);
         if let Some(split) = root.split {
             let class = usize::from(split.class);
             let above = root.sum.swap(&self.item(class, split.to), &self.item(class, split.from));
-            repaired = self.repair(&above, class, vertex);
-        }
-        let start = *vertex;
-        if let Some((class, index, sum)) = repaired
-            && (sum.value, sum.weight) < (current.value, current.weight)
-            && let Some(split) = root.split
-        {
-            vertex[usize::from(split.class)] = split.from;
-            vertex[class] = index;
-            current = sum;
+            if let Some((other, index, sum)) = self.repair(&above, class, vertex)
+                && self.key(&sum) < self.key(&current)
+            {
+                (vertex[class], vertex[other], current) = (split.from, index, sum);
+            }
         }
         // Each round lowers the value, and a class seldom moves twice; the bound merely ends the loop.
-        for _ in 0..2 * classes {
+        for _ in 0..2 * self.classes.len() {
             let Some((class, index, sum)) = self.improve(&current, vertex) else { break };
             vertex[class] = index;
             current = sum;
         }
         if self.improves(&current) {
-            self.best = Some(current);
-            picks.copy_from_slice(&vertex[..classes]);
+            self.accept(current);
+            picks.copy_from_slice(vertex);
         }
-        *vertex = start;
+    }
+
+    /// Improves the answer two classes at a time among the items left; whether it did.
+    fn pairs(&mut self, scratch: &ChooseScratch, picks: &mut [u16]) -> bool {
+        let ranges = &scratch.ranges[..self.classes.len()];
+        let start = self.best;
+        let Some(mut best) = start.filter(|_| self.goal.sorted()) else { return false };
+        for first in 0..ranges.len() {
+            for second in first + 1..ranges.len() {
+                let (left, right) = (ranges[first].of(&scratch.kept), ranges[second].of(&scratch.kept));
+                if left.len() == 1 && right.len() == 1 {
+                    continue;
+                }
+                let others =
+                    best.without(&self.item(first, picks[first])).without(&self.item(second, picks[second]));
+                let mut fit = right.len();
+                for &index in left {
+                    let sum = others.plus(&self.item(first, index));
+                    let Some(room) = self.goal.limit.checked_sub(sum.weight) else { break };
+                    while fit > 0 && self.item(second, right[fit - 1]).weight > room {
+                        fit -= 1;
+                    }
+                    let Some(&other) = right[..fit].last() else { break };
+                    let sum = sum.plus(&self.item(second, other));
+                    if self.improves(&sum) {
+                        self.accept(sum);
+                        (best, picks[first], picks[second]) = (sum, index, other);
+                    }
+                }
+            }
+        }
+        self.best.map(|best| self.key(&best)) != start.map(|best| self.key(&best))
     }
 
     /// The cheapest move of one class that brings `above` within the limit.
-    fn repair(&self, above: &Break, split: usize, vertex: &[u16]) -> Option<(usize, u16, Break)> {
+    fn repair(&self, above: &Sum, split: usize, vertex: &[u16]) -> Option<(usize, u16, Sum)> {
         let excess = above.weight.saturating_sub(self.goal.limit);
         let others = (0..self.classes.len()).filter(|&class| class != split);
         let moves = others.filter_map(|class| {
@@ -234,26 +297,26 @@ impl Search<'_> {
             let index = self.cheapest(class, from.weight.checked_sub(excess)?)?;
             Some((class, index, above.swap(&from, &self.item(class, index))))
         });
-        moves.min_by_key(|(class, _, sum)| (sum.value, sum.weight, *class))
+        moves.min_by_key(|(class, _, sum)| (self.key(sum), *class))
     }
 
     /// The move of one class that lowers the value of `current` most.
-    fn improve(&self, current: &Break, vertex: &[u16]) -> Option<(usize, u16, Break)> {
+    fn improve(&self, current: &Sum, vertex: &[u16]) -> Option<(usize, u16, Sum)> {
         let slack = self.goal.limit - current.weight;
         let moves = (0..self.classes.len()).filter_map(|class| {
             let from = self.item(class, vertex[class]);
             let index = self.cheapest(class, from.weight.saturating_add(slack))?;
             Some((class, index, current.swap(&from, &self.item(class, index))))
         });
-        let best = moves.min_by_key(|(class, _, sum)| (sum.value, sum.weight, *class))?;
-        ((best.2.value, best.2.weight) < (current.value, current.weight)).then_some(best)
+        let best = moves.min_by_key(|(class, _, sum)| (self.key(sum), *class))?;
+        (self.key(&best.2) < self.key(current)).then_some(best)
     }
 
     /// The item of least value among those of at most `weight`.
     fn cheapest(&self, class: usize, weight: u64) -> Option<u16> {
         let c = &self.classes[class];
         let light = c.points.partition_point(|p| p.bytes.max(c.least_bytes) <= weight);
-        if self.sorted {
+        if self.goal.sorted() {
             return Some(light.checked_sub(1)? as u16);
         }
         (0..light as u16).min_by_key(|&i| (self.item(class, i).cost, self.item(class, i).weight))
@@ -263,65 +326,70 @@ impl Search<'_> {
     ///
     /// With any multiplier λ = b/a an answer that contains item i has
     /// a · cost ≥ Σ min(a·cost + b·weight) − b·limit + (what i exceeds its class's minimum by).
-    fn strike(&mut self, root: &Root, scratch: &mut ChooseScratch) -> bool {
-        let (a, b, exact) = root.split.map_or((1, 0, true), |split| self.multiplier(&split));
+    fn strike(&mut self, root: &Root, scratch: &mut ChooseScratch, first: bool) -> bool {
+        let (a, b) = root.split.map_or((1, 0), |split| self.multiplier(&split));
         let reduced =
-            |item: Item| u128::from(a) * u128::from(item.cost) + u128::from(b) * u128::from(item.weight);
-        let least = |class: usize, vertex: u16| match exact {
-            true => reduced(self.item(class, vertex)),
-            false => {
-                let all = 0..self.classes[class].points.len() as u16;
-                all.map(|i| reduced(self.item(class, i))).min().unwrap_or(0)
-            }
+            |item: Sum| u128::from(a) * u128::from(item.cost) + u128::from(b) * u128::from(item.weight);
+        let ChooseScratch { kept, ranges, .. } = scratch;
+        let items = |class: usize, range: &Range| match first {
+            true => 0..self.classes[class].points.len(),
+            false => range.start as usize..range.end as usize,
         };
-        let sum: u128 = (0..self.classes.len()).map(|class| least(class, scratch.vertex[class])).sum();
-        let (smaller, equal, lighter) = self.ceilings();
-        let room = |ceiling: u128, weight: u64| {
-            let right =
-                ceiling.checked_mul(u128::from(a))?.checked_add(u128::from(b) * u128::from(weight))?;
-            Some(right.checked_sub(sum))
+        let index = |kept: &[u16], i: usize| if first { i as u16 } else { kept[i] };
+        let least = |class: usize, range: &Range, kept: &[u16]| {
+            let all = items(class, range).map(|i| reduced(self.item(class, index(kept, i))));
+            all.min().unwrap_or(0)
         };
-        // None: no bound at all; Some(None): nothing fits.
-        let room = match (smaller.map_or(Some(None), |s| room(s, self.goal.limit)), room(equal, lighter)) {
-            (Some(x), Some(y)) => x.max(y),
-            _ => Some(u128::MAX),
-        };
-        let Some(room) = room else { return false };
-        let (mut end, mut lost) = (0, u64::MAX);
-        for class in 0..self.classes.len() {
-            let start = end;
-            let least = least(class, scratch.vertex[class]);
-            for index in 0..self.classes[class].points.len() as u16 {
-                let item = self.item(class, index);
-                if reduced(item) - least > room {
+        let pairs = ranges.iter().enumerate().take(self.classes.len());
+        let sum = pairs.map(|(class, range)| least(class, range, kept)).sum();
+        let Some(room) = self.room(a, b, sum) else { return false };
+        let (mut end, mut lost) = (0, false);
+        for (class, range) in ranges.iter_mut().enumerate().take(self.classes.len()) {
+            let (start, least) = (end, least(class, range, kept));
+            for i in items(class, range) {
+                let index = index(kept, i);
+                if reduced(self.item(class, index)) - least > room {
                     continue;
                 }
-                match scratch.kept.get_mut(end) {
+                match kept.get_mut(end) {
                     Some(slot) => (*slot, end) = (index, end + 1),
-                    None => lost = self.goal.floor(root.bound),
+                    None => lost = true,
                 }
             }
-            scratch.ranges[class] = Range { start: start as u32, end: end as u32, class: class as u16 };
+            *range = Range { start: start as u32, end: end as u32 };
             if start == end {
-                self.lost = self.lost.min(lost);
                 return false;
             }
         }
-        self.lost = self.lost.min(lost);
+        if lost {
+            self.lost = self.goal.floor(root.bound);
+        }
         true
     }
 
-    /// The slope of the split edge as b/a, shortened where products could pass `u128`; whether exact.
-    fn multiplier(&self, split: &Edge) -> (u64, u64, bool) {
-        let most = |measure: fn(&Item) -> u64| {
+    /// How far an item of a better answer can be above its class's minimum; `None` if nothing can be better.
+    fn room(&self, a: u64, b: u64, sum: u128) -> Option<u128> {
+        let Ceilings { smaller, equal, lighter } = self.ceilings;
+        let room = |ceiling: u128, weight: u64| {
+            let right = ceiling.checked_mul(a.into())?.checked_add(u128::from(b) * u128::from(weight))?;
+            Some(right.checked_sub(sum))
+        };
+        // None outside: too large to tell; inside: nothing fits.
+        let smaller = smaller.map_or(Some(None), |ceiling| room(ceiling, self.goal.limit));
+        match (smaller, room(equal, lighter)) {
+            (Some(x), Some(y)) => x.max(y),
+            _ => Some(u128::MAX),
+        }
+    }
+
+    /// The slope of the split edge as b/a, shortened where products could pass `u128`.
+    fn multiplier(&self, split: &Edge) -> (u64, u64) {
+        let most = |measure: fn(&Sum) -> u64| {
             let class = |c: usize| {
                 let all = 0..self.classes[c].points.len() as u16;
-                // The ends of a class bound the middle wherever it is sorted.
-                let ends = [0, all.end - 1];
-                match self.sorted {
-                    true => ends.iter().map(|&i| measure(&self.item(c, i))).max().unwrap_or(0),
-                    false => all.map(|i| measure(&self.item(c, i))).max().unwrap_or(0),
-                }
+                // The ends of a sorted class bound all of it.
+                let step = if self.goal.sorted() { usize::from(all.end - 1).max(1) } else { 1 };
+                all.step_by(step).map(|i| measure(&self.item(c, i))).max().unwrap_or(0)
             };
             (0..self.classes.len()).map(|c| u128::from(class(c))).sum::<u128>()
         };
@@ -329,6 +397,6 @@ impl Search<'_> {
         let cost = bits(u128::from(split.weight)) + bits(most(|item| item.cost));
         let weight = bits(u128::from(split.cost)) + bits(most(|item| item.weight));
         let shift = cost.max(weight).saturating_sub(124).min(63);
-        (split.weight >> shift, split.cost >> shift, shift == 0)
+        (split.weight >> shift, split.cost >> shift)
     }
 }

@@ -16,7 +16,7 @@ mod knapsack;
 mod paper;
 mod ratio;
 mod relax;
-mod stages;
+mod sides;
 
 pub use choose::{Class, choose};
 pub use error::MitigateError;

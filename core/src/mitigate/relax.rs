@@ -4,15 +4,13 @@ use core::cmp::Ordering;
 
 use super::{Class, MitigateError};
 
-/// A point as the knapsack sees it.
+/// A point as the knapsack sees it, or the sum of several.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Item {
+pub(super) struct Sum {
     /// Device bytes.
     pub weight: u64,
     /// What the relaxation minimises: the value, scaled, plus the price of the extra.
     pub cost: u64,
-    /// What is minimised.
-    pub value: u64,
     /// Host bytes, where they are limited.
     pub extra: u64,
 }
@@ -42,8 +40,13 @@ impl Goal {
         Self { measure, limit, extra_limit: None, shift: 0, price: 0 }
     }
 
+    /// Whether the value descends along every class.
+    pub fn sorted(&self) -> bool {
+        self.measure == Measure::Time && self.extra_limit.is_none()
+    }
+
     #[inline]
-    pub fn item(&self, class: &Class<'_>, index: u16) -> Item {
+    pub fn item(&self, class: &Class<'_>, index: u16) -> Sum {
         let point = &class.points[usize::from(index)];
         let weight = point.bytes.max(class.least_bytes);
         let value = match self.measure {
@@ -51,10 +54,21 @@ impl Goal {
             Measure::Host => point.host_bytes,
         };
         if self.extra_limit.is_none() {
-            return Item { weight, cost: value, value, extra: 0 };
+            return Sum { weight, cost: value, extra: 0 };
         }
         let extra = point.host_bytes;
-        Item { weight, cost: (value << self.shift) + self.price * extra, value, extra }
+        Sum { weight, cost: (value << self.shift) + self.price * extra, extra }
+    }
+
+    /// The sum of the picked points.
+    pub fn sum(&self, classes: &[Class<'_>], picks: &[u16]) -> Sum {
+        let items = classes.iter().zip(picks).map(|(class, &pick)| self.item(class, pick));
+        items.fold(Sum::NONE, |sum, item| sum.plus(&item))
+    }
+
+    /// The value of a selection.
+    pub fn value(&self, sum: &Sum) -> u64 {
+        (sum.cost - self.price * sum.extra) >> self.shift
     }
 
     /// The largest cost that the relaxation may show for a selection of at most `value`.
@@ -124,7 +138,7 @@ impl<'s> Edges<'s> {
         heaviest_first: impl Iterator<Item = u16>,
     ) -> Result<u16, MitigateError> {
         let base = self.len;
-        let mut top: Option<(u16, Item)> = None;
+        let mut top: Option<(u16, Sum)> = None;
         let mut start = 0;
         for index in heaviest_first {
             let item = goal.item(class, index);
@@ -155,7 +169,7 @@ impl<'s> Edges<'s> {
     }
 
     /// Removes the last vertex of the hull that began at `base`; the one before it, if any.
-    fn pop(&mut self, goal: &Goal, class: &Class<'_>, base: usize) -> Option<(u16, Item)> {
+    fn pop(&mut self, goal: &Goal, class: &Class<'_>, base: usize) -> Option<(u16, Sum)> {
         if self.len == base {
             return None;
         }
@@ -165,52 +179,45 @@ impl<'s> Edges<'s> {
     }
 
     /// Whether the last vertex lies on or above the line from the vertex before it to `item`.
-    fn bends_up(&self, item: &Item, top: Option<(u16, Item)>) -> bool {
+    fn bends_up(&self, item: &Sum, top: Option<(u16, Sum)>) -> bool {
         let (Some((_, last)), edge) = (top, &self.edges[self.len - 1]) else { return false };
         let new = u128::from(item.cost - last.cost) * u128::from(edge.weight);
         new <= u128::from(edge.cost) * u128::from(last.weight - item.weight)
     }
 }
 
-/// A vertex of the relaxation of several classes together: the first so many edges taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Break {
-    pub weight: u64,
-    pub cost: u64,
-    pub value: u64,
-    pub extra: u64,
-}
+impl Sum {
+    pub const NONE: Self = Self { weight: 0, cost: 0, extra: 0 };
 
-impl Break {
-    pub const NONE: Self = Self { weight: 0, cost: 0, value: 0, extra: 0 };
-
-    pub fn plus(&self, item: &Item) -> Self {
+    pub fn plus(&self, item: &Sum) -> Self {
         Self {
             weight: self.weight + item.weight,
             cost: self.cost + item.cost,
-            value: self.value + item.value,
             extra: self.extra + item.extra,
         }
     }
 
-    pub fn and(&self, rest: &Self) -> Self {
-        let Self { weight, cost, value, extra } = *rest;
-        self.plus(&Item { weight, cost, value, extra })
+    pub fn without(&self, part: &Sum) -> Self {
+        Self {
+            weight: self.weight - part.weight,
+            cost: self.cost - part.cost,
+            extra: self.extra - part.extra,
+        }
     }
 
     /// One class moves from one item to another.
-    pub fn swap(&self, from: &Item, to: &Item) -> Self {
+    pub fn swap(&self, from: &Sum, to: &Sum) -> Self {
         Self {
             weight: self.weight - from.weight + to.weight,
             cost: self.cost - from.cost + to.cost,
-            value: self.value - from.value + to.value,
             extra: self.extra - from.extra + to.extra,
         }
     }
 }
 
 /// The first break of at most `room`, searched from `at` on; none where even the last is heavier.
-pub(super) fn advance(breaks: &[Break], mut at: usize, room: u64) -> Option<usize> {
+#[inline]
+pub(super) fn advance(breaks: &[Sum], mut at: usize, room: u64) -> Option<usize> {
     while breaks.get(at)?.weight > room {
         at += 1;
     }
@@ -218,7 +225,8 @@ pub(super) fn advance(breaks: &[Break], mut at: usize, room: u64) -> Option<usiz
 }
 
 /// Whether `cost` plus the relaxation of the rest at `room` is at most `ceiling`; `at` is from [`advance`].
-pub(super) fn within(breaks: &[Break], at: usize, room: u64, cost: u64, ceiling: u128) -> bool {
+#[inline]
+pub(super) fn within(breaks: &[Sum], at: usize, room: u64, cost: u64, ceiling: u128) -> bool {
     let rounded = u128::from(cost) + u128::from(breaks[at].cost);
     let Some(excess) = rounded.checked_sub(ceiling).filter(|&excess| excess > 0) else { return true };
     if at == 0 {
@@ -230,7 +238,7 @@ pub(super) fn within(breaks: &[Break], at: usize, room: u64, cost: u64, ceiling:
 }
 
 /// The relaxation of the rest at `room`, rounded up.
-pub(super) fn relaxed(breaks: &[Break], at: usize, room: u64) -> u64 {
+pub(super) fn relaxed(breaks: &[Sum], at: usize, room: u64) -> u64 {
     let b = &breaks[at];
     if at == 0 {
         return b.cost;
@@ -242,7 +250,7 @@ pub(super) fn relaxed(breaks: &[Break], at: usize, room: u64) -> u64 {
 }
 
 /// Weight saved and cost added by the edge before break `at`.
-fn slope(breaks: &[Break], at: usize) -> (u64, u64) {
+fn slope(breaks: &[Sum], at: usize) -> (u64, u64) {
     let (before, b) = (&breaks[at - 1], &breaks[at]);
     (before.weight - b.weight, b.cost - before.cost)
 }
