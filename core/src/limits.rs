@@ -25,9 +25,9 @@ pub const MAX_POINTS: usize = limit(option_env!("BAGUALU_MAX_POINTS"), 4096);
 /// Edges of the convex hulls of one selection's fronts.
 pub const MAX_EDGES: usize = limit(option_env!("BAGUALU_MAX_EDGES"), 2048);
 /// Partial selections that the exact selector compares at a time.
-pub const MAX_STATES: usize = limit(option_env!("BAGUALU_MAX_STATES"), 1024);
+pub const MAX_STATES: usize = limit(option_env!("BAGUALU_MAX_STATES"), 2048);
 /// Partial selections that the exact selector remembers in all.
-pub const MAX_NODES: usize = limit(option_env!("BAGUALU_MAX_NODES"), 8192);
+pub const MAX_NODES: usize = limit(option_env!("BAGUALU_MAX_NODES"), 16_384);
 
 const _: () = assert!(MAX_TENSORS >= 1 && MAX_TENSORS <= 64, "BAGUALU_MAX_TENSORS must be 1 to 64");
 const _: () = assert!(MAX_OPS >= 1 && MAX_OPS <= 64, "BAGUALU_MAX_OPS must be 1 to 64");

@@ -1,6 +1,8 @@
 //! Algorithm 2 against exhaustive search.
 
+mod conflicts;
 mod instances;
+mod milp;
 
 use bagualu_core::layer::{Collectives, Group, Layer, LayerPlan};
 use bagualu_core::mitigate::{
