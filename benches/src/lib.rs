@@ -1,3 +1,4 @@
-//! What the benchmarks share.
+//! What the benchmarks and the tables of `docs/` share.
 
 pub mod selection;
+pub mod windows;

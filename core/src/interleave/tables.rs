@@ -135,10 +135,10 @@ impl Tables {
             if let Some(&free) = resources.get(rest.next as usize) {
                 ahead.ready[chain] = chains[chain].max(free);
             }
-            for resource in 0..FOUR {
+            for (resource, &free) in resources.iter().enumerate() {
                 let until = rest.until[resource];
                 if until != NEVER {
-                    ahead.arrive[chain][resource] = resources[resource].max(ahead.ready[chain] + until);
+                    ahead.arrive[chain][resource] = free.max(ahead.ready[chain] + until);
                 }
             }
         }
