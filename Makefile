@@ -11,9 +11,15 @@ BAGUALU = $(CARGO) run --quiet --release --package bagualu --
 all:
 	$(CARGO) build --release
 
-# A GLM-423B launch script, planned at balanced load and on spikes.
+# A GLM-423B launch script: planned, then replayed over the routing of a real model (expert popularity as among
+# 8 ranks), then over the paper's spike process on devices of 60 GiB, where only the spike does not fit.
 demo:
 	$(BAGUALU) plan examples/glm-423b.sh
+	$(BAGUALU) replay examples/glm-423b.sh --trace traces/olmoe_microbatches.csv --trace-groups 8 \
+		--iterations 3 --static none --static selective --static full
+	$(BAGUALU) replay examples/glm-423b.sh --trace spike --seed 17 --iterations 3 --memory 60 \
+		--static none --static selective --static full --svg target/demo.svg
+	@echo "The memory of the worst device is drawn in target/demo.svg."
 
 # The tests come last, so that their summary ends the output.
 test: lint docs no-std determinism
