@@ -3,22 +3,16 @@
 //! This is the executor's half of the protocol in [`bagualu_core::controller`]: it runs what is admitted,
 //! waits for copies where it is told to, and reports what has ended.
 
-use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeSet;
 
 use bagualu_core::budget::Unit;
-use bagualu_core::controller::{
-    ChunkPlan, Controller, ControllerError, ControllerStorage, Gate as CoreGate, Kind, LayerRecord, Settings,
-};
+use bagualu_core::controller::{Controller, ControllerError, Gate as CoreGate, Settings};
 use bagualu_core::cost::LayerStorage;
 use bagualu_core::fingerprint::Fingerprint;
-use bagualu_core::group::{GroupError, GroupRows, RowThreshold};
-use bagualu_core::ledger::{Admission, Entry};
-use bagualu_core::mitigate::{ChooseScratch, FrontPoint, FrontScratch};
-use bagualu_core::plan_cache::{CacheSlot, SelectionKey};
-use bagualu_core::planner::{FrontSlot, PlannerStorage};
-use bagualu_core::provision::{Aim, Provision, ProvisionError};
+use bagualu_core::group::{GroupRows, RowThreshold};
+use bagualu_core::ledger::Admission;
+use bagualu_core::provision::{Aim, Provision};
 use bagualu_core::schedule::Event;
 use bagualu_core::set::Set;
 use bagualu_core::stage::{Recompute, StageModel};
@@ -30,6 +24,12 @@ use crate::job::Job;
 use crate::load::{Gate, Load};
 use crate::log::Place;
 use crate::replay::{Curve, DeviceId, Outcome, Progress, devices, rows_at};
+
+mod buffers;
+mod error;
+
+use buffers::Buffers;
+pub use error::{ControlError, Reason};
 
 /// What the controller did on one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,34 +115,6 @@ pub struct Refusal {
     pub layer: u16,
     /// Why.
     pub reason: Reason,
-}
-
-/// Why a micro-batch was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The controller refused.
-    Controller(ControllerError),
-    /// The group's rule refused.
-    Group(GroupError),
-    /// A layer waits for copies and none is under way: what Theorem 2 of design §6 excludes.
-    EndlessWait,
-}
-
-impl From<ControllerError> for Reason {
-    fn from(error: ControllerError) -> Self {
-        Self::Controller(error)
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Controller(error) => error.fmt(f),
-            Self::Group(error) => error.fmt(f),
-            Self::EndlessWait => write!(f, "a layer waits for copies and none is under way"),
-        }
-    }
 }
 
 /// How the controller is set up.
@@ -483,107 +455,5 @@ fn next_backward(events: &[Event]) -> Option<u32> {
     None
 }
 
-/// What the controller keeps its state in.
-struct Buffers {
-    device_units: Vec<Unit>,
-    host_units: Vec<Unit>,
-    entries: Vec<Entry>,
-    records: Vec<LayerRecord>,
-    kinds: Vec<Kind>,
-    plans: Vec<CacheSlot<SelectionKey, ChunkPlan>>,
-    fronts: Vec<FrontSlot>,
-    points: Vec<FrontPoint>,
-    front: Box<FrontScratch>,
-    choose: Box<ChooseScratch>,
-    layer: Box<LayerStorage>,
-}
-
-/// Fronts kept per device, and points of each.
-const FRONTS: usize = 64;
-const POINTS: usize = 512;
-/// Plans kept per device.
-const PLANS: usize = 256;
-
-impl Buffers {
-    fn new(units: usize, stage: &StageModel<'_>) -> Self {
-        let longest = stage.chunks.iter().map(|layers| layers.len()).max().unwrap_or(0);
-        Self {
-            device_units: vec![Unit::default(); units],
-            host_units: vec![Unit::default(); units],
-            entries: vec![Entry::default(); units],
-            records: vec![LayerRecord::default(); units * longest],
-            kinds: vec![Kind::default(); stage.types.len()],
-            plans: vec![CacheSlot::default(); PLANS],
-            fronts: vec![FrontSlot::default(); FRONTS],
-            points: vec![FrontPoint::default(); FRONTS * POINTS],
-            front: Box::default(),
-            choose: Box::default(),
-            layer: Box::default(),
-        }
-    }
-
-    fn storage(&mut self) -> ControllerStorage<'_> {
-        ControllerStorage {
-            device_units: &mut self.device_units,
-            host_units: &mut self.host_units,
-            entries: &mut self.entries,
-            records: &mut self.records,
-            kinds: &mut self.kinds,
-            plans: &mut self.plans,
-            planner: PlannerStorage {
-                fronts: &mut self.fronts,
-                points: &mut self.points,
-                front: &mut self.front,
-                choose: &mut self.choose,
-                layer: &mut self.layer,
-            },
-        }
-    }
-}
-
-/// Why a job cannot run under the controller at all.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum ControlError {
-    /// A pipeline rank cannot be provisioned.
-    Provision {
-        /// The pipeline rank.
-        stage: usize,
-        /// Why.
-        error: ProvisionError,
-    },
-    /// The controller refuses to start.
-    Controller {
-        /// The pipeline rank.
-        stage: usize,
-        /// Why.
-        error: ControllerError,
-    },
-}
-
-impl ControlError {
-    /// Bytes needed and available, where nothing fits.
-    pub const fn infeasible(&self) -> Option<(u64, u64)> {
-        match *self {
-            Self::Provision { error: ProvisionError::Infeasible { needed, available, .. }, .. } => {
-                Some((needed, available))
-            }
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for ControlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Provision { stage, error } => write!(f, "pipeline rank {stage}: {error}"),
-            Self::Controller { stage, error } => write!(f, "pipeline rank {stage}: {error}"),
-        }
-    }
-}
-
-impl core::error::Error for ControlError {}
-
 #[cfg(test)]
-#[path = "controlled_tests.rs"]
 mod tests;

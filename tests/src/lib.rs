@@ -1,3 +1,4 @@
 //! What cross-crate tests share.
 
+pub mod pipeline;
 pub mod random_rank;

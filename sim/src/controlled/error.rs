@@ -1,0 +1,76 @@
+use core::fmt;
+
+use bagualu_core::controller::ControllerError;
+use bagualu_core::group::GroupError;
+use bagualu_core::provision::ProvisionError;
+
+/// Why a micro-batch was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The controller refused.
+    Controller(ControllerError),
+    /// The group's rule refused.
+    Group(GroupError),
+    /// A layer waits for copies and none is under way: what Theorem 2 of design §6 excludes.
+    EndlessWait,
+}
+
+impl From<ControllerError> for Reason {
+    fn from(error: ControllerError) -> Self {
+        Self::Controller(error)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Controller(error) => error.fmt(f),
+            Self::Group(error) => error.fmt(f),
+            Self::EndlessWait => write!(f, "a layer waits for copies and none is under way"),
+        }
+    }
+}
+
+/// Why a job cannot run under the controller at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// A pipeline rank cannot be provisioned.
+    Provision {
+        /// The pipeline rank.
+        stage: usize,
+        /// Why.
+        error: ProvisionError,
+    },
+    /// The controller refuses to start.
+    Controller {
+        /// The pipeline rank.
+        stage: usize,
+        /// Why.
+        error: ControllerError,
+    },
+}
+
+impl ControlError {
+    /// Bytes needed and available, where nothing fits.
+    pub const fn infeasible(&self) -> Option<(u64, u64)> {
+        match *self {
+            Self::Provision { error: ProvisionError::Infeasible { needed, available, .. }, .. } => {
+                Some((needed, available))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Provision { stage, error } => write!(f, "pipeline rank {stage}: {error}"),
+            Self::Controller { stage, error } => write!(f, "pipeline rank {stage}: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for ControlError {}
