@@ -99,8 +99,6 @@ impl PaperDp<'_> {
 /// The lanes of a set, as bits.
 type LaneSet = u8;
 
-const ALL_LANES: LaneSet = 0b1111;
-
 /// The program over all segments.
 ///
 /// The order of a segment is by (round, lane). Without its last operator it is the order of another segment
@@ -150,7 +148,9 @@ impl<'a> Segments<'a> {
             let level: i64 = (0..FOUR)
                 .map(|lane| self.lanes.lane(lane)[..places[lane]].iter().map(Item::net).sum::<i64>())
                 .sum();
-            self.extend(0, ALL_LANES, source, self.lanes.capacity - self.lanes.base - level);
+            let left = (0..FOUR).filter(|&lane| !self.rest[lane].is_empty());
+            let left = left.fold(0, |lanes, lane| lanes | 1 << lane);
+            self.extend(0, left, source, self.lanes.capacity - self.lanes.base - level);
         }
     }
 
@@ -164,28 +164,27 @@ impl<'a> Segments<'a> {
     }
 
     /// Evaluates all segments that go on from the present one, which ends at state `target` and leaves
-    /// `room` bytes. `issued` lanes have had an operator in the present round, `waiting` ones may still.
+    /// `room` bytes. `issued` lanes have had an operator in the present round, `waiting` ones may still; both
+    /// have another.
     fn extend(&mut self, issued: LaneSet, waiting: LaneSet, target: usize, room: i64) {
-        if waiting == 0 && issued.is_power_of_two() {
-            let lane = issued.trailing_zeros() as usize;
-            if !(self.lanes.merged && lane == 0) {
-                return self.extend_chain(lane, target, room);
-            }
+        let lanes = issued | waiting;
+        if lanes.is_power_of_two() && !(self.lanes.merged && lanes == 1) {
+            return self.extend_chain(lanes.trailing_zeros() as usize, target, room);
         }
         for (lanes, new_round) in [(waiting, false), (issued, true)] {
             let mut left = lanes;
             while left != 0 {
                 let lane = left & left.wrapping_neg();
                 left ^= lane;
-                let issued = if new_round { lane } else { issued | lane };
-                self.append(lane.trailing_zeros() as usize, issued, left, target, room);
+                let before = if new_round { 0 } else { issued };
+                self.append(lane.trailing_zeros() as usize, before, left, target, room);
             }
         }
     }
 
     /// Evaluates the segment with one more operator of `lane`, and all that go on from it.
     fn append(&mut self, lane: usize, issued: LaneSet, waiting: LaneSet, target: usize, room: i64) {
-        let Some(&item) = self.rest[lane].get(self.lengths[lane]) else { return };
+        let [item, more @ ..] = &self.rest[lane][self.lengths[lane]..] else { return };
         let room = room - item.alloc;
         if room < 0 {
             return;
@@ -196,33 +195,44 @@ impl<'a> Segments<'a> {
         (self.chains[chain], self.resources[resource], self.ns) = (end, end, before.2.max(end));
         self.lengths[lane] += 1;
         let target = target + self.strides[lane];
-        self.arrive(target, self.ns);
-        self.extend(issued, waiting, target, room);
+        self.arrive(target);
+        let issued = if more.is_empty() { issued } else { issued | 1 << lane };
+        if issued | waiting != 0 {
+            self.extend(issued, waiting, target, room);
+        }
         self.lengths[lane] -= 1;
         (self.chains[chain], self.resources[resource], self.ns) = before;
     }
 
     /// Evaluates all segments that go on from the present one with operators of one lane and chain.
     fn extend_chain(&mut self, lane: usize, mut target: usize, mut room: i64) {
+        // Most segments are evaluated here; locals stay in registers.
         let items = &self.rest[lane][self.lengths[lane]..];
         let Some(first) = items.first() else { return };
-        let mut ready = self.chains[usize::from(first.chain) % FOUR];
+        let (resources, stride, source) = (self.resources, self.strides[lane], self.source);
+        let least = self.source_ns + self.ns;
+        let mut ready = self.source_ns + self.chains[usize::from(first.chain) % FOUR];
+        let mut evaluated = 0;
         for item in items {
             room -= item.alloc;
             if room < 0 {
-                return;
+                break;
             }
             // Its own operators on the resource have ended by then.
-            ready = ready.max(self.resources[usize::from(item.resource) % FOUR]) + item.ns;
-            target += self.strides[lane];
-            self.arrive(target, self.ns.max(ready));
+            ready = ready.max(self.source_ns + resources[usize::from(item.resource) % FOUR]) + item.ns;
+            target += stride;
+            evaluated += 1;
+            let (ns, slot) = (least.max(ready), &mut self.slots[target]);
+            if ns < slot.ns {
+                *slot = PaperSlot { ns, from: source };
+            }
         }
+        self.transitions += evaluated;
     }
 
-    fn arrive(&mut self, target: usize, segment_ns: u64) {
+    fn arrive(&mut self, target: usize) {
         self.transitions += 1;
-        let ns = self.source_ns + segment_ns;
-        let slot = &mut self.slots[target];
+        let (ns, slot) = (self.source_ns + self.ns, &mut self.slots[target]);
         if ns < slot.ns {
             *slot = PaperSlot { ns, from: self.source };
         }

@@ -128,6 +128,52 @@ fn exact_equals_exhaustive_enumeration() {
 }
 
 #[test]
+fn larger_instances_equal_enumeration_too() {
+    let mut seen = Seen::default();
+    let mut source = Random(4);
+    for round in 0..120 {
+        let resources = 2 + source.below(3);
+        let mut instance = random(&mut source, 9, resources, 9, round % 3 == 0);
+        against_enumeration(&instance, &mut seen);
+        instance.capacity = match solve(&mut List, &Instance { capacity: 0, ..instance.clone() }) {
+            Err(InterleaveError::Infeasible { needed_bytes, .. }) => needed_bytes + source.below(6),
+            _ => continue,
+        };
+        against_enumeration(&instance, &mut seen);
+    }
+    assert!(seen.instances > 200 && seen.binding > 15 && seen.infeasible == 0, "{seen:?}");
+}
+
+#[test]
+fn a_search_cut_short_says_what_it_proved() {
+    let mut source = Random(5);
+    let mut storage = vec![ExactSlot::default(); 1 << 16];
+    let (mut cut, mut raised) = (0, 0);
+    for round in 0..300 {
+        let mut instance = random(&mut source, 20, 4, 9, round % 3 == 0);
+        let least = solve(&mut List, &Instance { capacity: 0, ..instance.clone() });
+        if let Err(InterleaveError::Infeasible { needed_bytes, .. }) = least {
+            instance.capacity = if round % 2 == 0 { needed_bytes + source.below(9) } else { u64::MAX };
+        }
+        let (list, _) = solve(&mut List, &instance).expect("feasible");
+        let mut exact = Exact::new(&mut storage, Config::default());
+        let (best, _) = solve(&mut exact, &instance).expect("feasible");
+        assert!(best.optimal && best.makespan_ns <= list.makespan_ns);
+        for (slots, node_limit) in
+            [(0, u32::MAX), (1, u32::MAX), (7, u32::MAX), (60, u32::MAX), (1 << 16, 0), (1 << 16, 9)]
+        {
+            let mut exact = Exact::new(&mut storage[..slots], Config { node_limit });
+            let (found, order) = solve(&mut exact, &instance).expect("feasible");
+            assert!(found.makespan_ns >= best.makespan_ns, "{instance:?} {order:?}");
+            assert!(found.lower_bound_ns <= best.makespan_ns && found.lower_bound_ns >= list.lower_bound_ns);
+            cut += usize::from(!found.optimal);
+            raised += usize::from(!found.optimal && found.lower_bound_ns > list.lower_bound_ns);
+        }
+    }
+    assert!(cut > 100 && raised > 20, "{cut} {raised}");
+}
+
+#[test]
 fn the_run_of_any_order_equals_the_checkers() {
     let mut source = Random(2);
     let (mut fitting, mut not) = (0, 0);
