@@ -7,7 +7,7 @@ mod paper;
 
 use bagualu_core::interleave::{
     Chain, Config, Exact, ExactSlot, InterleaveError, List, Op, PaperDp, PaperSlot, Problem, Scheduler,
-    Solution, Step, run,
+    Solution, Span, Step, compact, run,
 };
 use bagualu_core::layer::Resource;
 use checker::{all_orders, check};
@@ -225,6 +225,44 @@ fn paper_dp_equals_its_direct_form() {
 
 fn op(resource: Resource, ns: u64, alloc_bytes: u64, free_bytes: u64) -> Op {
     Op { resource, ns, alloc_bytes, free_bytes }
+}
+
+#[test]
+fn stages_never_hold_less_than_their_operators() {
+    let mut source = Random(6);
+    let mut joined = 0;
+    for _ in 0..500 {
+        let chain = random(&mut source, 12, 2, 9, false).chains.concat();
+        let (mut stages, mut spans) = (vec![op(Resource::CopyIn, 0, 0, 0); 12], vec![Span::default(); 12]);
+        let count = compact(&chain, &mut stages, &mut spans).expect("room for all");
+        joined += chain.len() - count;
+        let (mut next, mut held, mut stage_held) = (0, 0i64, 0i64);
+        for (stage, span) in stages.iter().zip(&spans).take(count) {
+            assert_eq!(span.first, next);
+            let ops = &chain[span.first..span.first + span.len];
+            assert!(ops.iter().all(|op| op.resource == stage.resource));
+            assert!(ops.len() == 1 || stage.resource == Resource::Compute);
+            assert_eq!(ops.iter().map(|op| op.ns).sum::<u64>(), stage.ns);
+            let mut most = held;
+            for op in ops {
+                most = most.max(held + op.alloc_bytes as i64);
+                held += op.alloc_bytes as i64 - op.free_bytes as i64;
+            }
+            assert_eq!(most.max(stage_held), stage_held + stage.alloc_bytes as i64);
+            stage_held += stage.alloc_bytes as i64 - stage.free_bytes as i64;
+            assert_eq!(held, stage_held);
+            next += span.len;
+        }
+        assert_eq!(next, chain.len());
+        if count > 0 {
+            let refused = compact(&chain, &mut stages[..count - 1], &mut spans);
+            assert_eq!(
+                refused,
+                Err(InterleaveError::StorageTooSmall { needed: chain.len(), available: count - 1 })
+            );
+        }
+    }
+    assert!(joined > 500, "{joined}");
 }
 
 #[test]
