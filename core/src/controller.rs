@@ -67,7 +67,7 @@ pub type ChunkPlan = [LayerPlan; MAX_LAYERS];
 pub struct Settings {
     /// How quotas are weighted.
     pub share: Share,
-    /// The exact selector's limits.
+    /// The exact selector's limits. At run time a hundredth above the bound is close enough; what is found is mostly closer.
     pub selector: Config,
     /// Rows are planned in steps of this many; 0 takes a sixteenth of the balanced rows.
     pub row_granule: u32,

@@ -14,11 +14,14 @@ use crate::limits::{MAX_CLASSES, MAX_EDGES, MAX_NODES, MAX_POINTS, MAX_STATES};
 pub struct Config {
     /// Partial selections kept in all, at most [`MAX_NODES`].
     pub node_limit: u32,
+    /// An answer this close to the proven bound ends the search, in millionths of the added time; 0
+    /// searches on to the optimum.
+    pub tolerance_ppm: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { node_limit: MAX_NODES as u32 }
+        Self { node_limit: MAX_NODES as u32, tolerance_ppm: 0 }
     }
 }
 
@@ -104,10 +107,16 @@ pub(super) fn search(
         // Every class at its cheapest point: nothing to trade.
         return Ok(search.found());
     }
+    if search.is_close(root.bound, config) {
+        return Ok(search.found_within(root.bound));
+    }
     let limit = (config.node_limit as usize).clamp(1, MAX_NODES);
     let mut left = search.strike(&root, scratch, true);
     let struck = search.lost;
     if left && search.pairs(scratch, picks) {
+        if search.is_close(root.bound, config) {
+            return Ok(search.found_within(root.bound));
+        }
         left = search.strike(&root, scratch, false);
     }
     for width in [BEAM, MAX_STATES] {
@@ -116,7 +125,8 @@ pub(super) fn search(
         }
         search.lost = struck;
         decide(&mut search, width, limit, scratch, picks)?;
-        if search.found().proven {
+        let found = search.found();
+        if found.proven || search.is_close(found.bound, config) {
             break;
         }
         left = width < MAX_STATES && search.strike(&root, scratch, false);
@@ -211,6 +221,19 @@ impl<'a> Search<'a> {
     fn found(&self) -> Found {
         let value = self.best.map_or(u64::MAX, |best| self.goal.value(&best));
         Found { bound: value.min(self.lost), proven: self.lost > value }
+    }
+
+    /// What is known with the root's bound alone: nothing of answers that weigh less.
+    fn found_within(&self, bound: u64) -> Found {
+        Found { bound: bound.min(self.found().bound), proven: false }
+    }
+
+    /// Whether the best answer is as close to `bound` as was asked for.
+    fn is_close(&self, bound: u64, config: &Config) -> bool {
+        let Some(best) = self.best.filter(|_| self.goal.extra_limit.is_none()) else { return false };
+        let value = self.goal.value(&best);
+        let tolerated = u128::from(value) * u128::from(config.tolerance_ppm) / 1_000_000;
+        config.tolerance_ppm > 0 && u128::from(value.saturating_sub(bound)) <= tolerated
     }
 
     #[inline]

@@ -266,7 +266,7 @@ fn a_search_cut_short_states_a_gap_that_holds() {
     for seed in 0..6_000 {
         let instance = instance(seed);
         let mut plans = vec![LayerPlan::KEEP; instance.layers.len()];
-        let config = Config { node_limit: 1 };
+        let config = Config { node_limit: 1, ..Config::default() };
         let found = instance.with(|problem| Exact::new(&mut storage, config).select(problem, &mut plans));
         if let (Ok(found), Some((ns, bytes))) = (found, instance.best()) {
             instance.check(&found, &plans, seed);
