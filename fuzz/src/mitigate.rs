@@ -32,7 +32,7 @@ pub fn mitigate(data: &[u8]) {
 
 fn check(problem: &Problem<'_>, node_limit: u32) {
     let mut storage = Box::new(ExactStorage::new());
-    let exact = solve(problem, &mut Exact::new(&mut storage, Config { node_limit }));
+    let exact = solve(problem, &mut Exact::new(&mut storage, Config { node_limit, ..Config::default() }));
     let greedy = [solve(problem, &mut RatioGreedy), solve(problem, &mut PaperGreedy)];
     match exact {
         Ok(best) => {
