@@ -79,13 +79,8 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            share: Share::Even,
-            selector: Config::default(),
-            row_granule: 0,
-            byte_granule: 0,
-            slack_bytes: 0,
-        }
+        let selector = Config { tolerance_ppm: 10_000, ..Config::default() };
+        Self { share: Share::Even, selector, row_granule: 0, byte_granule: 0, slack_bytes: 0 }
     }
 }
 
