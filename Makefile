@@ -41,9 +41,9 @@ docs:
 no-std:
 	$(CARGO) xtask no-std
 
-# The answers pinned in tests/tests/determinism.rs and replay.rs, in release; `test` checks them in debug.
+# The answers pinned in tests/tests/{determinism,replay,fingerprints}.rs, in release; `test` checks them in debug.
 determinism:
-	$(CARGO) test --release --package bagualu-tests --test determinism --test replay
+	$(CARGO) test --release --package bagualu-tests --test determinism --test replay --test fingerprints
 
 bench:
 	$(CARGO) bench --package bagualu-benches

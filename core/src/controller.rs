@@ -18,7 +18,7 @@
 
 use crate::budget::{Allowance, Budget, Share, Unit};
 use crate::fingerprint::Fingerprint;
-use crate::group::GroupDecision;
+use crate::group::{GroupDecision, agreement};
 use crate::layer::LayerPlan;
 use crate::ledger::{Admission, Entry, Ledger, Side};
 use crate::limits::MAX_LAYERS;
@@ -229,7 +229,7 @@ impl<'a> Controller<'a> {
             plans: [LayerPlan::KEEP; MAX_LAYERS],
             demands: [Demand { rows: 0, recompute: Recompute::Local, least_bytes: 0 }; MAX_LAYERS],
             later: [Held::default(); MAX_LAYERS + 1],
-            fingerprint: Fingerprint::new(),
+            fingerprint: Fingerprint::new().with(agreement(stage.fingerprint(), &provision)),
         })
     }
 
@@ -433,7 +433,7 @@ impl<'a> Controller<'a> {
         self.record(unit, layer)
     }
 
-    /// A fingerprint of every decision so far.
+    /// A fingerprint of every decision so far, and of the profile and budgets they were taken under.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint.value()
     }

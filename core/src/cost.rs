@@ -204,40 +204,23 @@ impl LayerModel<'_> {
         Ok(Layer::new(&storage.tensors[..self.tensors.len()], &storage.ops[..self.ops.len()])?)
     }
 
-    /// Folds all that [`at`](Self::at), [`times`](Self::times) and [`work`](Self::work) yield at `rows` into
-    /// a fingerprint.
-    pub fn fold(
-        &self,
-        rows: u32,
-        rooflines: &Rooflines,
-        fingerprint: Fingerprint,
-        storage: &mut LayerStorage,
-    ) -> Result<Fingerprint, CostError> {
-        let (forward, backward) = self.times(rows)?;
-        let (forward_work, backward_work) = self.work(rows)?;
-        let layer = self.at(rows, rooflines, storage)?;
-        let head = [
-            forward,
-            backward,
-            forward_work,
-            backward_work,
-            self.moe.bits(),
-            self.experts.bits(),
-            self.routed.into(),
-        ];
-        let mut f = fingerprint.with_all(head);
-        for t in layer.tensors() {
-            let copy = t.copy.map_or([0; 3], |c| [1, c.out_ns, c.in_ns]);
-            let cast = t.cast.map_or([0; 4], |c| [1, c.cast_ns, c.uncast_ns, c.bytes]);
-            let own = [t.bytes, t.block_input.into(), t.source.map_or(u64::MAX, u64::from)];
-            f = f.with_all(own.into_iter().chain(copy).chain(cast));
+    /// Folds the layer type into a fingerprint.
+    pub fn fold(&self, fingerprint: Fingerprint) -> Fingerprint {
+        let mut f = fingerprint.with_all([self.moe.bits(), self.experts.bits(), self.routed.into()]);
+        for t in self.tensors {
+            let narrow = t.quantized.map_or([u64::MAX; 2], |q| [q.fixed, q.per_row]);
+            let source = t.source.map_or(u64::MAX, u64::from);
+            let own = [t.bytes.fixed, t.bytes.per_row, t.block_input.into(), t.offload.into(), source];
+            f = f.with_all(own.into_iter().chain(narrow));
         }
-        for op in layer.ops() {
-            let collective = op.collective.map_or(u64::MAX, |g| g as u64);
-            let sets = [op.reads.bits(), op.makes.bits(), op.saves.bits()];
-            f = f.with_all(sets.into_iter().chain([op.forward_ns, collective]));
+        for op in self.ops {
+            let group = op.collective.map_or(u64::MAX, |g| g as u64);
+            let sets = [op.reads.bits(), op.makes.bits(), op.saves.bits(), op.resource as u64, group];
+            let times = [op.forward, op.backward].into_iter().flat_map(|t| [t.fixed_ns, t.per_row_ps]);
+            let work = [op.forward_work, op.backward_work].into_iter().flat_map(|b| [b.fixed, b.per_row]);
+            f = f.with_all(sets.into_iter().chain(times).chain(work));
         }
-        Ok(f)
+        f
     }
 
     /// Sum of forward and of backward times at `rows`, ns.

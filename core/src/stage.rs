@@ -105,6 +105,9 @@ impl<'a> StageModel<'a> {
                 }
             }
         }
+        for (kind, model) in self.types.iter().enumerate() {
+            check_rows(kind as u16, model)?;
+        }
         if self.balanced_rows == 0 { Err(StageError::NoRows) } else { Ok(()) }
     }
 
@@ -239,22 +242,19 @@ impl<'a> StageModel<'a> {
     }
 
     /// A fingerprint of everything that decisions depend on.
-    pub fn fingerprint(&self, storage: &mut LayerStorage) -> Result<u64, StageError> {
+    pub fn fingerprint(&self) -> u64 {
+        let Rooflines { copy_out, copy_in, cast, uncast } = self.rooflines;
+        let knees = [copy_out, copy_in, cast, uncast].into_iter().flat_map(|k| [k.size_bytes, k.bytes_per_s]);
         let mut f = Fingerprint::new()
             .with(self.balanced_rows.into())
             .with(self.device_bytes)
             .with(self.host_bytes)
-            .with(self.fused.into());
+            .with(self.fused.into())
+            .with_all(knees);
         for layers in self.chunks {
             f = f.with_all(layers.iter().map(|&kind| kind.into()));
         }
-        for model in self.types {
-            // Two row counts fix every line; the third guards against a change of form.
-            for rows in [0, 1, self.balanced_rows] {
-                f = model.fold(rows, &self.rooflines, f, storage)?;
-            }
-        }
-        Ok(f.value())
+        self.types.iter().fold(f, |f, model| model.fold(f)).value()
     }
 
     fn sum(
@@ -276,6 +276,21 @@ impl<'a> StageModel<'a> {
             }
         }
         Ok(sum)
+    }
+}
+
+/// What grows with the rows must be something that a whole-MoE recompute drops: else no split of the
+/// dispatch bounds it.
+fn check_rows(kind: u16, model: &LayerModel<'_>) -> Result<(), StageError> {
+    let saved = model.ops.iter().fold(Set::EMPTY, |set, op| set | op.saves);
+    let unbounded = model.tensors.iter().enumerate().position(|(index, tensor)| {
+        let grows = tensor.bytes.per_row > 0 || tensor.quantized.is_some_and(|q| q.per_row > 0);
+        let stays = tensor.block_input || (saved.contains(index) && !model.moe.contains(index));
+        grows && stays
+    });
+    match unbounded {
+        Some(tensor) => Err(StageError::Unbounded { kind, tensor }),
+        None => Ok(()),
     }
 }
 
@@ -308,6 +323,13 @@ pub enum StageError {
         /// The layer.
         layer: usize,
     },
+    /// A saved tensor grows with the rows and is outside `moe`, or a block input grows with them.
+    Unbounded {
+        /// The layer type.
+        kind: u16,
+        /// The tensor.
+        tensor: usize,
+    },
     /// The balanced rows are 0.
     NoRows,
     /// The sum of bytes passes `u64`.
@@ -332,6 +354,11 @@ impl fmt::Display for StageError {
                 write!(f, "layer {layer} of chunk {chunk} names layer type {kind}, which does not exist")
             }
             Self::NoSuchLayer { chunk, layer } => write!(f, "there is no layer {layer} in chunk {chunk}"),
+            Self::Unbounded { kind, tensor } => write!(
+                f,
+                "tensor {tensor} of layer type {kind} grows with the rows, and no recompute of the MoE module drops \
+                 it; name it in `moe`, and let no block input grow"
+            ),
             Self::NoRows => write!(f, "balanced_rows is 0; it is T·k·etp and at least 1"),
             Self::Overflow => write!(f, "the sum of a stage's bytes passes 2^64"),
         }
