@@ -28,6 +28,19 @@ pub struct Demand {
     pub least_bytes: u64,
 }
 
+/// What is to be planned.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'r> {
+    /// The types of the layers.
+    pub kinds: &'r [u16],
+    /// What is known of each layer.
+    pub demands: &'r [Demand],
+    /// What they may hold together.
+    pub limits: Limits,
+    /// What the first of them may hold; `u64::MAX` for no limit of its own.
+    pub first_bytes: u64,
+}
+
 /// One cached front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrontSlot {
@@ -88,65 +101,52 @@ impl<'a> Planner<'a> {
         round_rows(rows, self.granule)
     }
 
-    /// Plans layers of `kinds` under `demands` within `limits`; the first of them within `first_bytes` too.
+    /// Plans the layers of a request, one plan each.
     ///
     /// Rows are rounded up, or taken as they are where that leaves no plan.
     pub fn plan(
         &mut self,
         stage: &StageModel<'_>,
-        kinds: &[u16],
-        demands: &[Demand],
-        limits: Limits,
-        first_bytes: u64,
+        request: &Request<'_>,
         plans: &mut [LayerPlan],
     ) -> Result<Selection, PlannerError> {
+        let count = request.kinds.len();
+        if count > MAX_LAYERS {
+            return Err(MitigateError::TooManyLayers { count }.into());
+        }
+        if request.demands.len() < count || plans.len() < count {
+            return Err(MitigateError::PlansTooShort { plans: plans.len(), layers: count }.into());
+        }
         let rounded = self.granule;
-        match self.plan_in(rounded, stage, kinds, demands, limits, first_bytes, plans) {
-            Err(error) if error.is_infeasible() && rounded > 1 => {
-                self.plan_in(1, stage, kinds, demands, limits, first_bytes, plans)
-            }
+        match self.plan_in(rounded, stage, request, plans) {
+            Err(error) if error.is_infeasible() && rounded > 1 => self.plan_in(1, stage, request, plans),
             planned => planned,
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "plan's, and one more")]
     fn plan_in(
         &mut self,
         granule: u32,
         stage: &StageModel<'_>,
-        kinds: &[u16],
-        demands: &[Demand],
-        limits: Limits,
-        first_bytes: u64,
+        request: &Request<'_>,
         plans: &mut [LayerPlan],
     ) -> Result<Selection, PlannerError> {
-        let count = kinds.len();
-        if count > MAX_LAYERS {
-            return Err(MitigateError::TooManyLayers { count }.into());
-        }
-        if demands.len() < count || plans.len() < count {
-            return Err(MitigateError::PlansTooShort { plans: plans.len(), layers: count }.into());
-        }
-        match self.plan_with((granule, true), stage, kinds, demands, limits, first_bytes, plans) {
+        match self.plan_with(granule, true, stage, request, plans) {
             // A front keeps the fewest bytes for a time, whatever they take of the host.
-            Err(error) if error.is_short_of_host() => {
-                self.plan_with((granule, false), stage, kinds, demands, limits, first_bytes, plans)
-            }
+            Err(error) if error.is_short_of_host() => self.plan_with(granule, false, stage, request, plans),
             planned => planned,
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "plan's, and one more")]
     fn plan_with(
         &mut self,
-        (granule, offload): (u32, bool),
+        granule: u32,
+        offload: bool,
         stage: &StageModel<'_>,
-        kinds: &[u16],
-        demands: &[Demand],
-        limits: Limits,
-        first_bytes: u64,
+        request: &Request<'_>,
         plans: &mut [LayerPlan],
     ) -> Result<Selection, PlannerError> {
+        let &Request { kinds, demands, limits, first_bytes } = request;
         let without = StageModel { rooflines: stage.rooflines.without_copies(), ..*stage };
         let stage = if offload { stage } else { &without };
         let mut slots = [0usize; MAX_LAYERS];

@@ -16,6 +16,7 @@ use bagualu_core::provision::{Aim, Provision};
 use bagualu_core::schedule::Event;
 use bagualu_core::set::Set;
 use bagualu_core::stage::{Recompute, StageModel};
+use bagualu_model::{Buffers, Memory};
 use rayon::prelude::*;
 
 use crate::checker::{Checker, Verdict};
@@ -25,11 +26,12 @@ use crate::load::{Gate, Load};
 use crate::log::Place;
 use crate::replay::{Curve, DeviceId, Outcome, Progress, devices, rows_at};
 
-mod buffers;
 mod error;
 
-use buffers::Buffers;
 pub use error::{ControlError, Reason};
+
+/// One of these for each device of the pipeline, so smaller than a rank's own.
+const MEMORY: Memory = Memory { fronts: 64, points: 512, plans: 256 };
 
 /// What the controller did on one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -225,7 +227,7 @@ fn run(
     mut after: impl FnMut(&mut Rank<'_, '_>),
 ) -> Result<(), ControlError> {
     job.with_stage(device.stage, |stage| {
-        let mut buffers = Buffers::new(job.rank(device.stage).events.len() / 2, stage);
+        let mut buffers = Buffers::remembering(stage, job.rank(device.stage).events.len() / 2, MEMORY);
         let believed = setup.believed(stage);
         let parts = job.rank(device.stage);
         let controller = Controller::new(

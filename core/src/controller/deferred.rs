@@ -8,7 +8,7 @@ use crate::ledger::{Admission, LedgerError, Side};
 use crate::limits::MAX_LAYERS;
 use crate::mitigate::Limits;
 use crate::plan_cache::{SelectionKey, round_down};
-use crate::planner::{Demand, PlannerError};
+use crate::planner::{Demand, PlannerError, Request};
 use crate::stage::{Held, Recompute, StageError};
 
 /// Row chunks of the experts are tried up to this many.
@@ -142,9 +142,8 @@ impl Controller<'_> {
         first_bytes: u64,
     ) -> Result<(), PlannerError> {
         let kinds = &self.stage.chunks[chunk][first..];
-        let demands = &self.demands[first..];
-        let plans = &mut self.plans[first..];
-        self.planner.plan(&self.stage, kinds, demands, limits, first_bytes, plans)?;
+        let request = Request { kinds, demands: &self.demands[first..], limits, first_bytes };
+        self.planner.plan(&self.stage, &request, &mut self.plans[first..])?;
         Ok(())
     }
 
