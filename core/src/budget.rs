@@ -19,7 +19,6 @@
 
 use core::fmt;
 
-use crate::limits::MAX_IN_FLIGHT;
 use crate::schedule::{Event, most_in_flight};
 
 /// How the even share of the paper is weighted.
@@ -168,19 +167,11 @@ impl<'a> Budget<'a> {
     }
 
     /// The units in flight, the one launched last first.
-    pub fn in_flight_latest_first(&self) -> impl Iterator<Item = u32> + use<'a> {
-        let mut at = self.next;
-        let mut left: heapless::Vec<u32, MAX_IN_FLIGHT> = heapless::Vec::new();
-        while at > 0 {
-            at -= 1;
-            if let Event::Forward(unit) = self.events[at]
-                && self.units[unit as usize].phase == Phase::InFlight
-                && left.push(unit).is_err()
-            {
-                break;
-            }
-        }
-        left.into_iter()
+    pub fn in_flight_latest_first(&self) -> impl Iterator<Item = u32> {
+        self.events[..self.next].iter().rev().filter_map(|event| match *event {
+            Event::Forward(unit) if self.units[unit as usize].phase == Phase::InFlight => Some(unit),
+            _ => None,
+        })
     }
 
     /// Σ held of the units in flight.

@@ -190,7 +190,7 @@ impl<'a> Controller<'a> {
     ) -> Result<Self, ControllerError> {
         stage.check()?;
         let longest = stage.chunks.iter().map(|layers| layers.len()).max().unwrap_or(0);
-        check_storage(&stage, &pipeline, longest, &storage)?;
+        let units = check_storage(&stage, &pipeline, longest, &storage)?;
         let granule = match settings.row_granule {
             0 => stage.balanced_rows.div_ceil(16),
             granule => granule,
@@ -198,12 +198,15 @@ impl<'a> Controller<'a> {
         let mut planner = Planner::new(storage.planner, settings.selector, granule)?;
         kind::fill(&stage, &provision, storage.kinds, planner.layer_storage())?;
         let kinds = &*storage.kinds;
+        // Of longer storage the rest stays unused, so that no event can name a unit outside the pipeline.
+        let (device_units, host_units) =
+            (&mut storage.device_units[..units], &mut storage.host_units[..units]);
         for chunk in 0..stage.chunks.len() {
             let floor = kind::floor(&stage, kinds, chunk)?;
             for micro_batch in 0..pipeline.micro_batches {
                 let unit = pipeline.unit(micro_batch, chunk as u32) as usize;
-                storage.device_units[unit] = Unit::new(floor.bytes);
-                storage.host_units[unit] = Unit::new(floor.host_bytes);
+                device_units[unit] = Unit::new(floor.bytes);
+                host_units[unit] = Unit::new(floor.host_bytes);
             }
         }
         let capacity = provision.capacity_bytes.saturating_sub(settings.slack_bytes);
@@ -212,8 +215,8 @@ impl<'a> Controller<'a> {
             stage,
             pipeline,
             provision,
-            device: Budget::new(capacity, settings.share, events, storage.device_units)?,
-            host: Budget::new(stage.host_bytes, settings.share, events, storage.host_units)?,
+            device: Budget::new(capacity, settings.share, events, device_units)?,
+            host: Budget::new(stage.host_bytes, settings.share, events, host_units)?,
             ledger: Ledger::new(stage.device_bytes, storage.entries),
             records: storage.records,
             kinds: storage.kinds,
@@ -367,7 +370,7 @@ impl<'a> Controller<'a> {
     pub fn handle_backward(&mut self, unit: u32) -> Result<(), ControllerError> {
         let scheduled = match self.forward {
             None => self.device.upcoming(),
-            Some(_) => self.device.following(),
+            Some(forward) => self.device.following().filter(|_| forward.unit != unit),
         };
         if self.backward.is_some() || scheduled != Some(Event::Backward(unit)) {
             return Err(ControllerError::OutOfOrder { call: "handle_backward" });
@@ -474,12 +477,13 @@ impl<'a> Controller<'a> {
     }
 }
 
+/// How many units there are, with storage for all of them.
 fn check_storage(
     stage: &StageModel<'_>,
     pipeline: &Pipeline,
     longest: usize,
     storage: &ControllerStorage<'_>,
-) -> Result<(), ControllerError> {
+) -> Result<usize, ControllerError> {
     let units = pipeline.units().map_err(ControllerError::Schedule)? as usize;
     if pipeline.chunks as usize != stage.chunks.len() {
         return Err(ControllerError::Chunks {
@@ -495,7 +499,7 @@ fn check_storage(
         ("kinds", stage.types.len(), storage.kinds.len()),
     ];
     match given.into_iter().find(|&(_, needed, available)| available < needed) {
-        None => Ok(()),
+        None => Ok(units),
         Some((field, needed, available)) => {
             Err(ControllerError::StorageTooShort { field, needed, available })
         }

@@ -115,9 +115,9 @@ impl<'a> Ledger<'a> {
 
     /// `bytes` that `unit` keeps will leave after all, by a copy-out that starts now.
     pub fn leaves(&mut self, unit: u32, bytes: u64) -> Result<(), LedgerError> {
+        let there = self.kept_by(unit);
         let entry = self.entries.get_mut(unit as usize).ok_or(LedgerError::NoSuchUnit { unit })?;
-        if bytes > entry.current - entry.pending {
-            let there = entry.current - entry.pending;
+        if bytes > there {
             return Err(LedgerError::NotPending { unit, bytes, pending: there });
         }
         entry.pending += bytes;
@@ -174,6 +174,11 @@ impl<'a> Ledger<'a> {
     /// Bytes of `unit` whose copy-out has not ended.
     pub fn pending_of(&self, unit: u32) -> u64 {
         self.entries.get(unit as usize).map_or(0, |e| e.pending)
+    }
+
+    /// Bytes of `unit` on the device that no copy-out takes away.
+    pub fn kept_by(&self, unit: u32) -> u64 {
+        self.entries.get(unit as usize).map_or(0, |e| e.current - e.pending)
     }
 
     /// The largest sum of current bytes and work so far.

@@ -10,8 +10,6 @@ pub const MAX_TENSORS: usize = limit(option_env!("BAGUALU_MAX_TENSORS"), 64);
 pub const MAX_OPS: usize = limit(option_env!("BAGUALU_MAX_OPS"), 64);
 /// Layers of one selection (a virtual stage of a pipeline rank).
 pub const MAX_LAYERS: usize = limit(option_env!("BAGUALU_MAX_LAYERS"), 64);
-/// Micro-batches (per model chunk) in flight on a rank.
-pub const MAX_IN_FLIGHT: usize = limit(option_env!("BAGUALU_MAX_IN_FLIGHT"), 512);
 /// Ranks of an expert-parallel group.
 pub const MAX_EP_RANKS: usize = limit(option_env!("BAGUALU_MAX_EP_RANKS"), 256);
 /// Operators of one chain of an interleaving problem.

@@ -43,14 +43,16 @@ impl Pipeline {
         Self { chunks, ..self }
     }
 
-    /// The unit of a micro-batch and a chunk.
+    /// The unit of a micro-batch and a chunk; `u32::MAX` for one past it.
     pub const fn unit(&self, micro_batch: u32, chunk: u32) -> u32 {
-        chunk * self.micro_batches + micro_batch
+        chunk.saturating_mul(self.micro_batches).saturating_add(micro_batch)
     }
 
     /// The micro-batch and the chunk of a unit.
     pub const fn parts(&self, unit: u32) -> (u32, u32) {
-        (unit % self.micro_batches, unit / self.micro_batches)
+        // A pipeline without micro-batches has no units; it is refused before it runs.
+        let micro_batches = if self.micro_batches == 0 { 1 } else { self.micro_batches };
+        (unit % micro_batches, unit / micro_batches)
     }
 
     /// M·V, how many units there are; checks the pipeline.
@@ -326,6 +328,8 @@ mod tests {
     #[test]
     fn bad_pipelines_are_refused() {
         let zero = Pipeline::new(4, 0, 0);
+        assert_eq!(zero.parts(3), (0, 3));
+        assert_eq!(Pipeline::new(1, 0, u32::MAX).unit(1, 2), u32::MAX);
         assert_eq!(zero.events(&mut []), Err(ScheduleError::Zero { field: "micro_batches" }));
         let beyond = Pipeline::new(4, 4, 1);
         assert!(matches!(beyond.events(&mut []), Err(ScheduleError::NoSuchRank { .. })));

@@ -93,7 +93,8 @@ fn add_lines(lines: impl Iterator<Item = Bytes>) -> Result<Bytes, StageError> {
 }
 
 impl<'a> StageModel<'a> {
-    /// Checks that every layer names a type, chunks fit [`MAX_LAYERS`], and rows are positive.
+    /// Checks that every layer names a type, chunks fit [`MAX_LAYERS`], experts are operators of their type,
+    /// rows are bounded and positive.
     pub fn check(&self) -> Result<(), StageError> {
         for (chunk, layers) in self.chunks.iter().enumerate() {
             if layers.len() > MAX_LAYERS {
@@ -106,6 +107,9 @@ impl<'a> StageModel<'a> {
             }
         }
         for (kind, model) in self.types.iter().enumerate() {
+            if let Some(op) = (model.experts - Set::first(model.ops.len())).last() {
+                return Err(StageError::NoSuchExpert { kind: kind as u16, op });
+            }
             check_rows(kind as u16, model)?;
         }
         if self.balanced_rows == 0 { Err(StageError::NoRows) } else { Ok(()) }
@@ -117,6 +121,10 @@ impl<'a> StageModel<'a> {
         kind.and_then(|&kind| self.types.get(kind as usize)).ok_or(StageError::NoSuchLayer { chunk, layer })
     }
 
+    fn of_kind(&self, kind: u16) -> Result<&LayerModel<'a>, StageError> {
+        self.types.get(kind as usize).ok_or(StageError::NoSuchKind { kind })
+    }
+
     /// A layer type at `rows`, as the selection under `recompute` sees it
     /// ([`LayerModel::at_without`] what is recomputed in any case).
     pub fn layer<'s>(
@@ -126,7 +134,7 @@ impl<'a> StageModel<'a> {
         recompute: Recompute,
         storage: &'s mut LayerStorage,
     ) -> Result<Layer<'s>, StageError> {
-        let model = self.types.get(kind as usize).ok_or(StageError::NoSuchLayer { chunk: 0, layer: 0 })?;
+        let model = self.of_kind(kind)?;
         let forced = self.forced(kind, recompute, storage)?;
         Ok(model.at_without(rows, &self.rooflines, forced, storage)?)
     }
@@ -138,7 +146,7 @@ impl<'a> StageModel<'a> {
         recompute: Recompute,
         storage: &mut LayerStorage,
     ) -> Result<Set, StageError> {
-        let model = self.types.get(kind as usize).ok_or(StageError::NoSuchLayer { chunk: 0, layer: 0 })?;
+        let model = self.of_kind(kind)?;
         if recompute == Recompute::Local {
             return Ok(Set::EMPTY);
         }
@@ -154,7 +162,7 @@ impl<'a> StageModel<'a> {
     /// floor(v) of a chunk's units: full recomputation, whatever the rows.
     pub fn floor(&self, chunk: usize, storage: &mut LayerStorage) -> Result<u64, StageError> {
         let sum = self.sum(chunk, |stage, kind| {
-            let layer = stage.types[kind as usize].at(stage.balanced_rows, &stage.rooflines, storage)?;
+            let layer = stage.of_kind(kind)?.at(stage.balanced_rows, &stage.rooflines, storage)?;
             Ok(Held { bytes: full_recompute(&layer).bytes, host_bytes: 0 })
         })?;
         Ok(sum.bytes)
@@ -214,7 +222,7 @@ impl<'a> StageModel<'a> {
     /// full(v) of a chunk's units with every layer at `rows`.
     pub fn full(&self, chunk: usize, rows: u32, storage: &mut LayerStorage) -> Result<u64, StageError> {
         let sum = self.sum(chunk, |stage, kind| {
-            let layer = stage.types[kind as usize].at(rows, &stage.rooflines, storage)?;
+            let layer = stage.of_kind(kind)?.at(rows, &stage.rooflines, storage)?;
             Ok(Held { bytes: layer.full_bytes(), host_bytes: 0 })
         })?;
         Ok(sum.bytes)
@@ -234,7 +242,7 @@ impl<'a> StageModel<'a> {
 
     /// The work of one layer of a type, as in [`work`](Self::work).
     pub fn work_of_type(&self, kind: u16, rows: u32, storage: &mut LayerStorage) -> Result<u64, StageError> {
-        let model = &self.types[kind as usize];
+        let model = self.of_kind(kind)?;
         let (forward, backward) = model.work(rows)?;
         let layer = model.at(rows, &self.rooflines, storage)?;
         let passing = layer.full_bytes() - layer.bytes(layer.block_inputs());
@@ -323,6 +331,18 @@ pub enum StageError {
         /// The layer.
         layer: usize,
     },
+    /// A call names a layer type that does not exist.
+    NoSuchKind {
+        /// The layer type.
+        kind: u16,
+    },
+    /// `experts` names an operator that its layer type does not have.
+    NoSuchExpert {
+        /// The layer type.
+        kind: u16,
+        /// The operator.
+        op: usize,
+    },
     /// A saved tensor grows with the rows and is outside `moe`, or a block input grows with them.
     Unbounded {
         /// The layer type.
@@ -354,6 +374,10 @@ impl fmt::Display for StageError {
                 write!(f, "layer {layer} of chunk {chunk} names layer type {kind}, which does not exist")
             }
             Self::NoSuchLayer { chunk, layer } => write!(f, "there is no layer {layer} in chunk {chunk}"),
+            Self::NoSuchKind { kind } => write!(f, "there is no layer type {kind}"),
+            Self::NoSuchExpert { kind, op } => {
+                write!(f, "`experts` of layer type {kind} names operator {op}, which does not exist")
+            }
             Self::Unbounded { kind, tensor } => write!(
                 f,
                 "tensor {tensor} of layer type {kind} grows with the rows, and no recompute of the MoE module drops \

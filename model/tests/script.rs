@@ -289,3 +289,24 @@ fn broken_examples_never_panic() {
     // Most single changes leave a script that still reads.
     assert!(read > 400, "{read}");
 }
+
+#[test]
+fn the_older_switch_for_rope_leaves_no_position_embedding() {
+    let rows = |flags: &str| {
+        read(&format!("torchrun --nproc_per_node 1 x.py --num-layers 2 {BASE} {flags}")).config.position_rows
+    };
+    assert_eq!(rows(""), 32);
+    assert_eq!(rows("--max-position-embeddings 64"), 64);
+    assert_eq!(rows("--max-position-embeddings 64 --use-rotary-position-embeddings"), 0);
+    assert_eq!(rows("--max-position-embeddings 64 --position-embedding-type rope"), 0);
+}
+
+#[test]
+fn another_dispatcher_than_the_one_modelled_is_warned_about() {
+    let warnings = |kind: &str| {
+        let flags = format!("--num-experts 4 --moe-token-dispatcher-type {kind}");
+        read(&format!("torchrun --nproc_per_node 1 x.py --num-layers 2 {BASE} {flags}")).warnings
+    };
+    assert_eq!(warnings("alltoall"), Vec::<String>::new());
+    assert_eq!(warnings("allgather"), ["--moe-token-dispatcher-type: dispatch is modelled as all-to-all"]);
+}

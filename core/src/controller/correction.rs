@@ -26,17 +26,24 @@ impl Controller<'_> {
         if self.forward.is_some() || self.device.deficit() == 0 {
             return Ok(None);
         }
-        for unit in self.device.in_flight_latest_first() {
-            if let Some(correction) = self.largest_kept(unit)? {
-                self.apply(&correction)?;
-                return Ok(Some(correction));
+        let mut found = None;
+        // What a backward under way uses stays.
+        let busy = self.backward.map(|backward| backward.unit);
+        for unit in self.device.in_flight_latest_first().filter(|&unit| Some(unit) != busy) {
+            found = self.largest_kept(unit)?;
+            if found.is_some() {
+                break;
             }
         }
-        Ok(None)
+        if let Some(correction) = &found {
+            self.apply(correction)?;
+        }
+        Ok(found)
     }
 
     fn largest_kept(&self, unit: u32) -> Result<Option<Correction>, ControllerError> {
-        let room = self.host.headroom(unit)?;
+        // A unit measured to keep less than its model says has less to give.
+        let room = self.host.headroom(unit)?.min(self.ledger.kept_by(unit));
         let chunk = self.pipeline.parts(unit).1 as usize;
         let mut best: Option<Correction> = None;
         for layer in 0..self.layers_of(unit)? {

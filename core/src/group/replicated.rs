@@ -86,7 +86,9 @@ impl<'a, 'p> ReplicatedState<'a, 'p> {
         if rows.as_slice().len() != self.peers.len() {
             return Err(GroupError::GroupSize { rows: rows.as_slice().len(), peers: self.peers.len() });
         }
-        let mut whole_moe = false;
+        // A split dispatch bounds the rows at work, not those held: as under the static rule, nothing of
+        // them stays.
+        let mut whole_moe = rows.hottest() > self.dispatch_threshold;
         for (peer, &n) in self.peers.iter().zip(rows.as_slice()) {
             let room = peer.allowance.limit.saturating_sub(peer.used).saturating_sub(later_floors);
             whole_moe |= layer.least.at(n)?.bytes > room;
@@ -97,7 +99,8 @@ impl<'a, 'p> ReplicatedState<'a, 'p> {
             let limit = peer.allowance.limit.saturating_sub(peer.used).saturating_sub(later_floors);
             let share = peer.allowance.quota.saturating_sub(peer.used).saturating_sub(later_expected);
             // Never more than the limit leaves, never less than the layer needs.
-            peer.used += full.min(share.max(least)).min(limit.max(least));
+            let granted = full.min(share.max(least)).min(limit.max(least));
+            peer.used = peer.used.checked_add(granted).ok_or(crate::stage::StageError::Overflow)?;
         }
         let dispatch_chunks = rows.hottest().div_ceil(self.dispatch_threshold).max(1);
         Ok(GroupDecision { whole_moe, dispatch_chunks })
@@ -212,6 +215,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// One layer of one rank under a rule with S* = 100.
+    fn decide(rows: u32, layer: &LayerLines, layers: usize) -> Result<GroupDecision, GroupError> {
+        let mut units = [Unit::new(0)];
+        let budget = Budget::new(u64::MAX / 2, Share::Even, &[Event::Forward(0)], &mut units);
+        let mut peers = [Peer::new(budget.expect("feasible"))];
+        let mut rule = ReplicatedState::new(&mut peers, 100);
+        rule.handle_forward().expect("in order");
+        let rows = GroupRows::new(&[rows]).expect("a group");
+        for _ in 1..layers {
+            rule.decide(&rows, layer, 0, 0)?;
+        }
+        rule.decide(&rows, layer, 0, 0)
+    }
+
+    #[test]
+    fn what_is_dispatched_in_parts_is_recomputed() {
+        let whole = decide(101, &LAYER, 1).expect("a decision");
+        assert_eq!(whole, GroupDecision { whole_moe: true, dispatch_chunks: 2 });
+        let kept = decide(100, &LAYER, 1).expect("a decision");
+        assert_eq!(kept, GroupDecision { whole_moe: false, dispatch_chunks: 1 });
+    }
+
+    #[test]
+    fn bytes_past_u64_are_an_error() {
+        let huge = LayerLines { full: Bytes::fixed(u64::MAX), recomputed: u64::MAX, ..LAYER };
+        let overflow = GroupError::Stage(crate::stage::StageError::Overflow);
+        assert_eq!(decide(101, &huge, 2), Err(overflow));
     }
 
     #[test]

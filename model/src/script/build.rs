@@ -79,10 +79,7 @@ impl Reader<'_> {
             attention_dropout: self.dropout("--attention-dropout")?,
             tied_embeddings: !self.flags.switch("--untie-embeddings-and-output-weights"),
             bias: !self.flags.switch("--disable-bias-linear"),
-            position_rows: match self.text("--position-embedding-type")?.unwrap_or("learned_absolute") {
-                "learned_absolute" => self.or("--max-position-embeddings", seq)?,
-                _ => 0,
-            },
+            position_rows: self.position_rows(seq)?,
         })
     }
 
@@ -142,6 +139,15 @@ impl Reader<'_> {
             (Some(vocab), _) => Ok(vocab),
             (None, Ok(Some("GPT2BPETokenizer"))) => Ok(50_257),
             (None, _) => Err(ScriptError::Missing { flag: "--vocab-size" }),
+        }
+    }
+
+    /// Rows of the learned position embedding; Megatron's older switch for RoPE overrules the kind.
+    fn position_rows(&self, seq: u64) -> Result<u64, ScriptError> {
+        match self.text("--position-embedding-type")?.unwrap_or("learned_absolute") {
+            _ if self.flags.switch("--use-rotary-position-embeddings") => Ok(0),
+            "learned_absolute" => self.or("--max-position-embeddings", seq),
+            _ => Ok(0),
         }
     }
 

@@ -38,6 +38,7 @@ pub const FLAGS: &[Flag] = &[
     value("--seq-length", "N", "Tokens of a sequence"),
     value("--max-position-embeddings", "N", "Rows of a learned position embedding [sequence length]"),
     value("--position-embedding-type", "KIND", "learned_absolute or rope, among others"),
+    switch("--use-rotary-position-embeddings", "The older way to say --position-embedding-type rope"),
     value("--vocab-size", "N", "Vocabulary before padding"),
     value("--padded-vocab-size", "N", "Vocabulary after padding"),
     value("--tokenizer-type", "KIND", "GPT2BPETokenizer implies a vocabulary of 50257"),
@@ -143,6 +144,7 @@ const DIFFERS: &[(&str, &str)] = &[
     ("--no-gradient-accumulation-fusion", "weight gradients are modelled as accumulated in place"),
     ("--delay-wgrad-compute", "activations are modelled as released by their backward"),
     ("--defer-embedding-wgrad-compute", "activations are modelled as released by their backward"),
+    ("--attention-output-gate", "the gate's columns of the attention projection are not counted"),
     ("--window-size", "attention is priced without a window"),
     ("--enable-cuda-graph", "memory of CUDA graphs is not counted"),
     ("--external-cuda-graph", "memory of CUDA graphs is not counted"),
@@ -159,7 +161,7 @@ const DIFFERS: &[(&str, &str)] = &[
 /// Flags (by prefix) that cannot change device memory in training, or only by less than the margin.
 #[rustfmt::skip]
 const HARMLESS: &[&str] = &[
-    "--adam-", "--adlr-", "--add-qkv-bias", "--align-", "--app-tag-", "--apply-", "--async-", "--attention-output-gate",
+    "--adam-", "--adlr-", "--add-qkv-bias", "--align-", "--app-tag-", "--apply-", "--async-",
     "--auto-detect-", "--batch-p2p", "--bias-", "--bert-", "--calc-", "--calculate-per-token-loss", "--check-",
     "--chat-template", "--ckpt-", "--clip-grad", "--clone-", "--config-logger", "--cp-comm-type", "--create-",
     "--cross-entropy-", "--data-cache-path", "--data-path", "--data-args-path", "--data-parallel-random-init",
@@ -233,6 +235,10 @@ impl Flags {
         let starts = |prefix: &&str| name.starts_with(*prefix);
         if name == "--optimizer" && values.first().is_some_and(|kind| kind != "adam") {
             self.warnings.push(format!("{shown}: Adam's two moments are modelled"));
+        } else if name == "--moe-token-dispatcher-type"
+            && values.first().is_some_and(|kind| kind != "alltoall")
+        {
+            self.warnings.push(format!("{shown}: dispatch is modelled as all-to-all"));
         } else if REPLACED.iter().any(starts) {
             self.replaced.push(shown);
         } else if let Some((_, how)) = DIFFERS.iter().find(|(prefix, _)| starts(prefix)) {
