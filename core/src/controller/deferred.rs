@@ -9,6 +9,7 @@ use crate::limits::MAX_LAYERS;
 use crate::mitigate::Limits;
 use crate::plan_cache::{SelectionKey, round_down};
 use crate::planner::{Demand, PlannerError, Request};
+use crate::set::Set;
 use crate::stage::{Held, Recompute, StageError};
 
 /// Row chunks of the experts are tried up to this many.
@@ -295,7 +296,8 @@ impl Controller<'_> {
 }
 
 /// Bytes needed only while the forward runs: tensors made and then dropped or narrowed, and the hungriest
-/// operator. Experts in `chunks` row chunks need theirs one chunk at a time.
+/// operator. Experts in `chunks` row chunks need theirs one chunk at a time, beside what the other chunks
+/// put out for the operators after them.
 fn forward_work(
     model: &LayerModel<'_>,
     plan: &LayerPlan,
@@ -303,18 +305,62 @@ fn forward_work(
     chunks: u32,
 ) -> Result<u64, ControllerError> {
     let part = rows.div_ceil(chunks);
-    let mut made_by_experts = crate::set::Set::EMPTY;
-    for op in model.experts.iter() {
-        made_by_experts |= model.ops[op].makes;
+    let (mut made_by_experts, mut read_after, mut saved) = (Set::EMPTY, Set::EMPTY, Set::EMPTY);
+    for (index, op) in model.ops.iter().enumerate() {
+        saved |= op.saves;
+        match model.experts.contains(index) {
+            true => made_by_experts |= op.makes,
+            false => read_after |= op.reads,
+        }
     }
+    let output = (made_by_experts & read_after) - saved;
+    let beside = bytes_at(model, output, rows)? - bytes_at(model, output, part)?;
     let dropped = plan.recompute | plan.quantize;
     let whole = bytes_at(model, dropped - (plan.recompute & made_by_experts), rows)?;
     let in_parts = bytes_at(model, plan.recompute & made_by_experts, part)?;
     let mut most = 0;
     for (index, op) in model.ops.iter().enumerate() {
-        let rows = if model.experts.contains(index) { part } else { rows };
-        most = most.max(op.forward_work.at(rows).ok_or(StageError::Overflow)?);
+        let (rows, beside) = if model.experts.contains(index) { (part, beside) } else { (rows, 0) };
+        let work = op.forward_work.at(rows).and_then(|work| work.checked_add(beside));
+        most = most.max(work.ok_or(StageError::Overflow)?);
     }
     let sum = whole.checked_add(in_parts).and_then(|b| b.checked_add(most));
     Ok(sum.ok_or(StageError::Overflow)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::{Bytes, OpModel, TensorModel, Time};
+    use crate::layer::Resource;
+
+    #[test]
+    fn experts_in_row_chunks_stand_beside_their_output() {
+        let per_row = |bytes| TensorModel { bytes: Bytes::per_row(bytes), ..Default::default() };
+        let tensors = [per_row(1), per_row(10)];
+        let op = |reads, makes, work| OpModel {
+            reads: Set::one(reads),
+            makes,
+            saves: Set::EMPTY,
+            forward: Time::default(),
+            backward: Time::default(),
+            resource: Resource::Compute,
+            collective: None,
+            forward_work: Bytes::per_row(work),
+            backward_work: Bytes::default(),
+        };
+        let ops = [op(0, Set::one(1), 30), op(1, Set::EMPTY, 20)];
+        let (moe, experts) = (Set::EMPTY, Set::one(0));
+        let model = LayerModel { tensors: &tensors, ops: &ops, moe, experts, routed: true };
+        let work = |chunks| forward_work(&model, &LayerPlan::KEEP, 8, chunks).expect("small");
+        // Whole; the half of 30 a row, beside the other half's output of 10; the operator after them.
+        assert_eq!([work(1), work(2), work(8)], [240, 160, 160]);
+        let model = LayerModel { ops: &ops[..1], ..model };
+        let work = |chunks| forward_work(&model, &LayerPlan::KEEP, 8, chunks).expect("small");
+        assert_eq!([work(1), work(2)], [240, 120], "nobody reads it after them");
+        let ops = [ops[0], op(1, Set::EMPTY, 0)];
+        let model = LayerModel { ops: &ops, ..model };
+        let work = |chunks| forward_work(&model, &LayerPlan::KEEP, 8, chunks).expect("small");
+        assert_eq!([work(1), work(2), work(8)], [240, 120 + 40, 30 + 70]);
+    }
 }
