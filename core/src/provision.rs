@@ -44,8 +44,9 @@ impl Provision {
     /// Finds the thresholds for a rank's schedule.
     ///
     /// S* is the largest rows up to the spike for which R* still reaches the usual load (a split costs
-    /// time on spikes only, a low R* always); where no S* gives that, it is the usual load itself.
-    /// `units` is scratch, indexed as the events are.
+    /// time on spikes only, a low R* always); where no S* gives that, it is the usual load itself. It is
+    /// larger where nothing at all would have to be mitigated beyond the spike. `units` is scratch,
+    /// indexed as the events are.
     pub fn solve(
         stage: &StageModel<'_>,
         pipeline: &Pipeline,
@@ -67,7 +68,8 @@ impl Provision {
         // The largest S* in usual..=most whose R* reaches the usual load.
         let reach =
             largest(most - usual, |more| Ok(search.threshold(usual + more)?.is_some_and(|r| r >= usual)))?;
-        search.settle(usual + reach.unwrap_or(0))
+        let kept = largest(u32::MAX, |rows| search.keeps(rows))?.unwrap_or(0);
+        search.settle(kept.max(usual + reach.unwrap_or(0)))
     }
 
     /// The floors of the device and of the host budget for a chunk's units: g at R*.
@@ -98,6 +100,23 @@ impl Search<'_, '_> {
         self.carries(Recompute::Full, rows, capacity)
     }
 
+    /// Whether everything can be kept if every layer has so many rows.
+    fn keeps(&mut self, rows: u32) -> Result<bool, ProvisionError> {
+        let full = |search: &mut Self| {
+            let work = search.stage.work(rows, search.storage)?;
+            let held = search.peak(|stage, chunk, storage| stage.full(chunk, rows, storage))?;
+            Ok(held.checked_add(work).is_some_and(|bytes| bytes <= search.stage.device_bytes))
+        };
+        match full(self) {
+            // More than can be counted is more than any device has.
+            Err(
+                ProvisionError::Stage(StageError::Overflow | StageError::Cost(_))
+                | ProvisionError::Budget(BudgetError::Overflow),
+            ) => Ok(false),
+            answer => answer,
+        }
+    }
+
     /// R* with the work of `most` rows reserved.
     fn threshold(&mut self, most: u32) -> Result<Option<u32>, ProvisionError> {
         let work = self.stage.work(most, self.storage)?;
@@ -125,20 +144,26 @@ impl Search<'_, '_> {
 
     /// Peaks of g(`rows`) over the schedule, on the device and in the host pool.
     fn peaks(&mut self, recompute: Recompute, rows: u32) -> Result<(u64, u64), ProvisionError> {
-        let mut peaks = [0; 2];
-        for (side, peak) in peaks.iter_mut().enumerate() {
-            for chunk in 0..self.stage.chunks.len() {
-                let least = self.stage.least(chunk, rows, recompute, self.storage)?;
-                let floor = if side == 0 { least.bytes } else { least.host_bytes };
-                for micro_batch in 0..self.pipeline.micro_batches {
-                    let unit = self.pipeline.unit(micro_batch, chunk as u32) as usize;
-                    *self.units.get_mut(unit).ok_or(ProvisionError::UnitsTooShort { unit })? =
-                        Unit::new(floor);
-                }
+        let device =
+            self.peak(|stage, chunk, storage| Ok(stage.least(chunk, rows, recompute, storage)?.bytes))?;
+        let host =
+            self.peak(|stage, chunk, storage| Ok(stage.least(chunk, rows, recompute, storage)?.host_bytes))?;
+        Ok((device, host))
+    }
+
+    /// The largest sum over the schedule if each chunk's units hold `held`.
+    fn peak(
+        &mut self,
+        held: impl Fn(&StageModel<'_>, usize, &mut LayerStorage) -> Result<u64, StageError>,
+    ) -> Result<u64, ProvisionError> {
+        for chunk in 0..self.stage.chunks.len() {
+            let bytes = held(self.stage, chunk, self.storage)?;
+            for micro_batch in 0..self.pipeline.micro_batches {
+                let unit = self.pipeline.unit(micro_batch, chunk as u32) as usize;
+                *self.units.get_mut(unit).ok_or(ProvisionError::UnitsTooShort { unit })? = Unit::new(bytes);
             }
-            *peak = floor_peak(self.events, self.units)?;
         }
-        Ok((peaks[0], peaks[1]))
+        Ok(floor_peak(self.events, self.units)?)
     }
 
     fn infeasible(&mut self) -> Result<ProvisionError, ProvisionError> {
