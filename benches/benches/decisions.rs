@@ -185,7 +185,7 @@ fn iteration(c: &mut Criterion) {
     rank.iterate(&mut controller, rule);
     group.bench_function("warm", |b| {
         b.iter(|| {
-            controller.restart();
+            controller.restart().expect("the last iteration ended");
             rank.iterate(&mut controller, rule);
         });
     });

@@ -236,8 +236,19 @@ impl<'a> Controller<'a> {
         })
     }
 
-    /// Starts the next iteration. Everything of the last one must have ended.
-    pub fn restart(&mut self) {
+    /// Starts the next iteration. Everything of the last one must have ended: what is still on the device
+    /// would be forgotten.
+    pub fn restart(&mut self) -> Result<(), ControllerError> {
+        let under_way = self.forward.is_some() || self.backward.is_some();
+        if under_way || self.device.held() > 0 || self.ledger.current() > 0 {
+            return Err(ControllerError::OutOfOrder { call: "restart" });
+        }
+        self.abandon();
+        Ok(())
+    }
+
+    /// Forgets the iteration under way: for an executor that has freed everything of it itself.
+    pub fn abandon(&mut self) {
         self.device.restart();
         self.host.restart();
         self.ledger.restart();
@@ -466,13 +477,18 @@ impl<'a> Controller<'a> {
         layers.ok_or(ControllerError::NoSuchLayer { unit, layer: 0 })
     }
 
+    fn place(&self, unit: u32, layer: usize) -> Option<usize> {
+        let first = (unit as usize).checked_mul(self.longest)?;
+        first.checked_add(layer).filter(|_| layer < self.longest)
+    }
+
     fn record(&self, unit: u32, layer: usize) -> Result<&LayerRecord, ControllerError> {
-        let at = (layer < self.longest).then_some(unit as usize * self.longest + layer);
+        let at = self.place(unit, layer);
         at.and_then(|at| self.records.get(at)).ok_or(ControllerError::NoSuchLayer { unit, layer })
     }
 
     fn record_mut(&mut self, unit: u32, layer: usize) -> Result<&mut LayerRecord, ControllerError> {
-        let at = (layer < self.longest).then_some(unit as usize * self.longest + layer);
+        let at = self.place(unit, layer);
         at.and_then(|at| self.records.get_mut(at)).ok_or(ControllerError::NoSuchLayer { unit, layer })
     }
 }

@@ -64,11 +64,15 @@ impl Provision {
         let Some(most) = most.map(|rows| rows.max(1)) else {
             return Err(search.infeasible()?);
         };
-        let usual = usual.min(most);
+        let usual = usual.max(1).min(most);
+        let kept = largest(u32::MAX, |rows| search.keeps(rows))?.unwrap_or(0);
+        if search.threshold(usual)?.is_none() {
+            // Local strategies cannot carry the schedule whatever S* is: then a lower one helps nobody.
+            return search.settle(kept.max(most));
+        }
         // The largest S* in usual..=most whose R* reaches the usual load.
         let reach =
             largest(most - usual, |more| Ok(search.threshold(usual + more)?.is_some_and(|r| r >= usual)))?;
-        let kept = largest(u32::MAX, |rows| search.keeps(rows))?.unwrap_or(0);
         search.settle(kept.max(usual + reach.unwrap_or(0)))
     }
 

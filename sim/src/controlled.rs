@@ -293,7 +293,7 @@ impl Stuck {
 impl Rank<'_, '_> {
     fn iterate(&mut self, iteration: u32, keep_curve: bool) {
         self.iteration = iteration;
-        self.controller.restart();
+        self.controller.abandon();
         self.executor.begin();
         self.executor.log().begin(iteration);
         if keep_curve {

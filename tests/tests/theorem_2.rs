@@ -497,7 +497,8 @@ fn calls_out_of_order_are_refused_and_change_nothing() {
             assert!(controller.handle_forward(unit).is_err());
             assert!(controller.handle_layer(1, Gate::DENSE).is_err());
             assert!(controller.handle_forward_done(None).is_err());
-            controller.restart();
+            assert!(controller.restart().is_err(), "a forward is under way");
+            controller.abandon();
             let before = controller.fingerprint();
             first_forward(controller, rank, 1);
             controller.handle_forward_done(None).expect("in order");
