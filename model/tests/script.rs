@@ -164,6 +164,71 @@ fn launches_are_found_however_they_are_written() {
     }
 }
 
+/// What Slurm and the launchers are told, and the devices of it.
+const SLURM: [(&str, u64); 18] = [
+    (
+        "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:8\nsrun torchrun --nnodes $SLURM_JOB_NUM_NODES --nproc_per_node $SLURM_GPUS_ON_NODE",
+        32,
+    ),
+    (
+        "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:8\nsrun torchrun --nnodes 4 --nproc_per_node gpu",
+        32,
+    ),
+    (
+        "#SBATCH -N 4\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=a100:8\nsrun torchrun --nnodes $SLURM_NNODES --nproc-per-node=auto",
+        32,
+    ),
+    (
+        "#SBATCH -N4\n#SBATCH --gres=nvme:1,gpu:8\nsrun torchrun --nnodes $(scontrol show hostnames | wc -l) --nproc-per-node $(nvidia-smi -L | wc -l)",
+        32,
+    ),
+    ("srun -N4 --gres=gpu:h100:8 torchrun --nnodes $SLURM_NNODES --nproc_per_node $SLURM_GPUS_ON_NODE", 32),
+    ("srun -N4 --ntasks-per-node=1 bash -c \"torchrun --nnodes 4 --nproc_per_node 8", 32),
+    ("#SBATCH --ntasks-per-node=1\nNNODES=4\nGPUS_PER_NODE=8\nsrun torchrun", 32),
+    ("#SBATCH -N4\n#SBATCH --ntasks-per-node=8\nsrun python", 32),
+    ("#SBATCH -N 4\n#SBATCH --ntasks-per-node=8\nsrun -n $SLURM_NTASKS python", 32),
+    ("#SBATCH -N4\n#SBATCH -n32\nsrun python", 32),
+    ("srun -N4 -n32 python", 32),
+    ("srun -N 4 -n 32 python", 32),
+    ("mpirun -np 32 -N 8 python", 32),
+    ("srun -n 4 torchrun --nproc_per_node 8", 32),
+    ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:8\nsrun python", 32),
+    ("nice -n 10 torchrun --nproc_per_node 8", 8),
+    ("#SBATCH --nodes=4\ntorchrun --standalone --nproc_per_node 8", 8),
+    ("#SBATCH --ntasks=1\ntorchrun --nproc_per_node 8", 8),
+];
+
+#[test]
+fn devices_are_those_that_slurm_would_give() {
+    for (launcher, gpus) in SLURM {
+        let quote = if launcher.contains('"') { "\"" } else { "" };
+        let launch = read(&format!("{launcher} x.py --num-layers 2 {BASE}{quote}"));
+        assert_eq!(launch.parallelism.gpus, gpus, "{launcher}");
+    }
+}
+
+#[test]
+fn a_launcher_s_unknown_value_is_asked_for() {
+    for (launcher, value) in [
+        (
+            "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\nsrun torchrun --nnodes 4 --nproc_per_node $SLURM_GPUS_ON_NODE",
+            "$SLURM_GPUS_ON_NODE",
+        ),
+        (
+            "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\nsrun torchrun --nnodes 4 --nproc_per_node gpu",
+            "gpu",
+        ),
+        ("GPUS_PER_NODE=8\ntorchrun --nproc_per_node auto", "auto"),
+        ("WORLD_SIZE=8\ntorchrun --nproc_per_node 8 --nnodes $N", "$N"),
+        ("#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\nsrun -n$TASKS python", "$TASKS"),
+        ("#SBATCH --ntasks-per-node=8\nsrun -N$NODES python", "$NODES"),
+    ] {
+        let text = refused(&format!("{launcher} x.py --num-layers 2 {BASE}"));
+        let words = [format!("the number of devices is \"{value}\""), "--gpus N".to_owned()];
+        assert!(words.iter().all(|word| text.contains(word)), "{launcher:?}: {text:?} lacks {words:?}");
+    }
+}
+
 #[test]
 fn nothing_is_ever_run() {
     let marker = std::env::temp_dir().join(format!("bagualu-script-{}", std::process::id()));
