@@ -11,8 +11,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use crate::Error;
 
 const GIB: u64 = 1 << 30;
-/// Bytes read of a script: one more than the longest that is accepted would do.
-const MAX_SCRIPT: u64 = 1 << 20;
+/// Bytes read of a script: the longest that is accepted, and one that tells a longer one.
+const MAX_SCRIPT: u64 = bagualu_model::script::MAX_INPUT as u64 + 1;
 /// Largest number of GiB that an option takes.
 const MAX_GIB: u64 = 1 << 20;
 
@@ -41,10 +41,10 @@ pub struct Input {
     #[arg(long, value_name = "GIB")]
     host: Option<u64>,
     /// An argument of the script ($1, $2, …); may be repeated
-    #[arg(long = "arg", value_name = "VALUE", requires = "script", allow_hyphen_values = true)]
+    #[arg(long = "arg", value_name = "VALUE", allow_hyphen_values = true)]
     arguments: Vec<String>,
     /// A variable of the script's environment; may be repeated
-    #[arg(long = "env", value_name = "NAME=VALUE", requires = "script")]
+    #[arg(long = "env", value_name = "NAME=VALUE")]
     variables: Vec<String>,
     #[command(flatten)]
     flags: MegatronFlags,
@@ -68,6 +68,7 @@ pub struct Loaded {
 impl Input {
     /// Reads everything and builds the model.
     pub fn load(&self) -> Result<Loaded, Error> {
+        self.check_script_options()?;
         let device = self.device()?;
         let (launch, source) = match (&self.script, &self.model) {
             (Some(path), _) => (self.script(path)?, path.display().to_string()),
@@ -78,6 +79,18 @@ impl Input {
         let model = Model::new(&config, &parallelism, &device)
             .map_err(|error| Error::bad_input(&source, error.to_string(), ""))?;
         Ok(Loaded { model, source, ignored, replaced, warnings })
+    }
+
+    /// The option parser's own rule gives way where another option excludes the script.
+    fn check_script_options(&self) -> Result<(), Error> {
+        let given = [("--arg", self.arguments.first()), ("--env", self.variables.first())];
+        match given.into_iter().find_map(|(option, value)| value.map(|value| (option, value))) {
+            Some((option, value)) if self.script.is_none() => {
+                let problem = format!("{value:?} is given without a script");
+                Err(Error::bad_input(option, problem, format!("give a launch script or drop {option}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn device(&self) -> Result<Device, Error> {

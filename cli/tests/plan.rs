@@ -82,7 +82,9 @@ fn every_rank_keeps_within_its_device_and_loads_cost_more() {
 fn people_get_tables() {
     let output = run(&["--model", "glm-423b-a30b"]);
     let answer = text(&output.stdout);
-    for words in ["422.8 billion parameters", "in flight", "needs strategies", "rank 0 at 2.6: offload"] {
+    for words in
+        ["422.8 billion parameters", "in flight", "BF16", "needs strategies", "rank 0 at 2.6: offload"]
+    {
         assert!(answer.contains(words), "{answer} lacks {words:?}");
     }
     assert_eq!(text(&output.stderr), "");
@@ -192,11 +194,24 @@ fn bad_input_is_one_line_with_field_value_and_fix() {
         (&["--num-layers", "4"], ["--gpus", "number of devices"]),
         (&["absent.sh"], ["absent.sh", "cannot be read"]),
         (&["glm-423b.sh", "--env", "NNODES"], ["--env", "NAME=VALUE"]),
+        (&["--model", "glm-423b-a30b", "--env", "A=1"], ["--env: \"A=1\"", "without a script"]),
+        (&["--model", "glm-423b-a30b", "--arg", "foo"], ["--arg: \"foo\"", "without a script"]),
+        (&["--arg", "foo"], ["--arg: \"foo\"", "give a launch script"]),
+        (&["--model", "glm-423b-a30b", "--num-layers", "0"], ["--num-layers is \"0\"", "1 or more"]),
         (&["glm-423b.sh", "--memory", "99999999"], ["--memory", "at most"]),
     ] {
         let message = refused(arguments);
         assert!(words.iter().all(|word| message.contains(word)), "{message:?} lacks {words:?}");
     }
+}
+
+#[test]
+fn a_script_above_the_limit_is_not_read_whole() {
+    let path = std::env::temp_dir().join(format!("bagualu-long-{}.sh", std::process::id()));
+    std::fs::write(&path, "#".repeat(2 << 20)).expect("a file");
+    let message = refused(&[path.to_str().expect("UTF-8")]);
+    std::fs::remove_file(&path).expect("the file");
+    assert!(message.contains("more than 262144 bytes"), "{message}");
 }
 
 #[test]

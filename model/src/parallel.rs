@@ -200,7 +200,15 @@ impl Parallelism {
                 "raise PP or drop the virtual stages",
             ));
         }
-        in_range("group_size", self.group_size.into(), self.pp.into(), self.micro_batches().max(1))?;
+        if self.micro_batches() < u64::from(self.pp) {
+            return Err(unsupported(
+                "micro-batches",
+                self.micro_batches(),
+                "interleaving needs at least as many micro-batches as pipeline ranks",
+                "raise the global batch or lower PP",
+            ));
+        }
+        in_range("group_size", self.group_size.into(), self.pp.into(), self.micro_batches())?;
         let rest = self.micro_batches() % u64::from(self.group_size);
         if rest != 0 && rest < u64::from(self.pp) {
             return Err(unsupported(

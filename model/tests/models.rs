@@ -144,7 +144,7 @@ fn leading_dense_layers_have_no_rows() {
 type Change = fn(&mut ModelConfig, &mut Parallelism);
 
 /// What is refused, and the words that must be in the message.
-const REFUSED: [(Change, [&str; 2]); 14] = [
+const REFUSED: [(Change, [&str; 2]); 15] = [
     (|_, p| p.gpus = 6, ["gpus is 6", "tp·cp·pp = 4"]),
     (|_, p| p.ep = 3, ["gpus is 8", "etp·ep·pp"]),
     (|_, p| p.global_batch = 7, ["global_batch is 7", "micro_batch·dp"]),
@@ -157,6 +157,7 @@ const REFUSED: [(Change, [&str; 2]); 14] = [
     (|_, p| p.cp = 2, ["cp is 2", "not modelled yet; give 1"]),
     (|_, p| p.sequence_parallel = false, ["sequence_parallel is false", "--sequence-parallel"]),
     (|_, p| p.precision = Precision::Fp32, ["attention is flash", "unfused"]),
+    (|_, p| p.global_batch = 4, ["micro-batches is 1", "at least as many micro-batches as pipeline ranks"]),
     (|_, p| p.global_batch = 12, ["micro-batches is 3", "multiple of the group size"]),
     (|c, _| c.seq = 31, ["seq is 31", "sequence parallel"]),
 ];

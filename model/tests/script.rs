@@ -270,6 +270,19 @@ fn what_is_wrong_is_named_with_its_value_and_a_fix() {
         (launch("--num-layers 2 --hidden-dropout x"), ["--hidden-dropout is \"x\"", "from 0 to 1"]),
         (launch("--num-layers 2 --multi-latent-attention"), ["--multi-latent-attention", "not modelled"]),
         (launch("--num-layers 2 --num-layers-per-virtual-pipeline-stage 3"), ["stage is \"3\"", "a divisor"]),
+        (
+            launch("--num-layers 0 --num-layers-per-virtual-pipeline-stage 1"),
+            ["--num-layers is \"0\"", "1 or more"],
+        ),
+        (
+            format!(
+                "TP=0; DP=$((8 / TP)); {}",
+                launch("--num-layers 2 --tensor-model-parallel-size $TP --global-batch-size $((4 * DP))")
+            ),
+            ["--tensor-model-parallel-size is \"0\"", "1 or more"],
+        ),
+        (launch("--num-layers 2 --global-batch-size $((8 / 0))"), ["$((8 / 0))", "a division by zero"]),
+        ("#".repeat(300_000), ["more than 262144 bytes", "the launch script itself"]),
         ("echo hello".to_owned(), ["no command", "--num-layers"]),
         (format!("python x.py --num-layers 2 {BASE}"), ["does not say how many devices", "--gpus N"]),
         ("A='b".to_owned(), ["line 1: single quote", "close it"]),

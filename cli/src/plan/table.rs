@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use bagualu_core::layer::Strategy;
+use bagualu_model::Precision;
 
 use super::iteration::Carried;
 use super::rank::{LoadPlan, RankPlan};
@@ -41,9 +42,13 @@ fn heading(plan: &Plan) -> Result<String, Error> {
         bytes(model.device.margin_bytes),
     );
     let sequence = if parallelism.sequence_parallel { " with sequence parallel" } else { "" };
+    let precision = match parallelism.precision {
+        Precision::Bf16 => "BF16",
+        Precision::Fp32 => "FP32",
+    };
     let _ = writeln!(
         text,
-        "TP {}{sequence}, PP {}, V {}, EP {}, expert TP {}, DP {}, expert DP {}",
+        "TP {}{sequence}, PP {}, V {}, EP {}, expert TP {}, DP {}, expert DP {}, {precision}",
         parallelism.tp,
         parallelism.pp,
         parallelism.chunks,

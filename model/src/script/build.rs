@@ -34,6 +34,11 @@ impl Reader<'_> {
         self.number(name)?.ok_or(ScriptError::Missing { flag: name })
     }
 
+    /// Zero is refused by the name of its flag, before others that are computed from it.
+    fn positive<T: PartialEq + From<u8>>(&self, name: &'static str, value: T) -> Result<T, ScriptError> {
+        if value == T::from(0) { Err(self.bad(name, "1 or more")) } else { Ok(value) }
+    }
+
     fn text(&self, name: &'static str) -> Result<Option<&str>, ScriptError> {
         self.flags.text(name, self.environment)
     }
@@ -41,7 +46,7 @@ impl Reader<'_> {
     /// The shape.
     pub fn config(&self) -> Result<ModelConfig, ScriptError> {
         self.refuse()?;
-        let layers = self.needed("--num-layers")?;
+        let layers = self.positive("--num-layers", self.needed("--num-layers")?)?;
         let layers = u32::try_from(layers).map_err(|_| self.bad("--num-layers", "at most 4096"))?;
         let hidden = self.needed("--hidden-size")?;
         let heads = self.needed("--num-attention-heads")?;
@@ -190,15 +195,19 @@ impl Reader<'_> {
 
     /// The distribution over `gpus` devices of a model with `layers` layers.
     pub fn parallelism(&self, gpus: u64, layers: u32) -> Result<Parallelism, ScriptError> {
-        let tp = self.or("--tensor-model-parallel-size", 1)?;
-        let pp = self.small("--pipeline-model-parallel-size", 1)?;
-        let micro_batch = self.needed("--micro-batch-size")?;
+        let ranks = |name| self.positive(name, self.or(name, 1)?);
+        let tp = ranks("--tensor-model-parallel-size")?;
+        let cp = ranks("--context-parallel-size")?;
+        let ep = ranks("--expert-model-parallel-size")?;
+        const PIPELINE: &str = "--pipeline-model-parallel-size";
+        let pp = self.positive(PIPELINE, self.small(PIPELINE, 1)?)?;
+        let micro_batch = self.positive("--micro-batch-size", self.needed("--micro-batch-size")?)?;
         let mut parallelism = Parallelism {
             gpus,
             tp,
             sequence_parallel: self.flags.switch("--sequence-parallel") && tp > 1,
-            cp: self.or("--context-parallel-size", 1)?,
-            ep: self.or("--expert-model-parallel-size", 1)?,
+            cp,
+            ep,
             etp: 1,
             pp,
             chunks: self.chunks(pp, layers)?,

@@ -8,8 +8,6 @@ use std::fmt;
 pub enum ScriptError {
     /// More bytes than any launch script has.
     TooLong {
-        /// Its bytes.
-        bytes: usize,
         /// The limit.
         limit: usize,
     },
@@ -70,11 +68,8 @@ pub enum ScriptError {
 impl fmt::Display for ScriptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong { bytes, limit } => {
-                write!(
-                    f,
-                    "the script has {bytes} bytes; at most {limit} are read: give the launch script itself"
-                )
+            Self::TooLong { limit } => {
+                write!(f, "the script has more than {limit} bytes; give the launch script itself")
             }
             Self::TooMuch { limit } => write!(
                 f,
@@ -96,6 +91,11 @@ impl fmt::Display for ScriptError {
             Self::Devices { text } => write!(
                 f,
                 "the number of devices is {text:?}, which is known only when the script runs; give --gpus N"
+            ),
+            Self::Unknown { flag, text } if text.starts_with("$((") => write!(
+                f,
+                "{flag} is {text:?}, which has no value: a division by zero, an overflow, or a variable known \
+                 only when the script runs; give {flag} VALUE beside the script, or --env NAME=VALUE for a variable"
             ),
             Self::Missing { flag: flag @ "--vocab-size" } => write!(
                 f,

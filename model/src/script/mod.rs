@@ -27,7 +27,7 @@ use flags::Flags;
 use shell::{Command, Shell};
 
 /// Longest script, bytes.
-const MAX_INPUT: usize = 1 << 18;
+pub const MAX_INPUT: usize = 1 << 18;
 
 /// What a launch says about memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ pub fn parse(text: &[u8]) -> Result<Launch, ScriptError> {
 /// Reads a launch script, with what the user gives beside it.
 pub fn parse_with(text: &[u8], given: &Given) -> Result<Launch, ScriptError> {
     if text.len() > MAX_INPUT {
-        return Err(ScriptError::TooLong { bytes: text.len(), limit: MAX_INPUT });
+        return Err(ScriptError::TooLong { limit: MAX_INPUT });
     }
     let text = sanitize(&String::from_utf8_lossy(text));
     let mut shell = Shell::default();
