@@ -3,7 +3,14 @@
 use std::process::ExitCode;
 use std::{fmt, io};
 
+use bagualu_sim::text::message;
+
 use crate::output;
+
+/// Characters shown of a field or file.
+const FIELD_CHARS: usize = 160;
+/// Characters shown of a problem or a fix.
+const PROBLEM_CHARS: usize = 600;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -100,14 +107,19 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BadInput { field, problem, fix } if fix.is_empty() => write!(f, "{field}: {problem}"),
-            Self::BadInput { field, problem, fix } => write!(f, "{field}: {problem}; {fix}"),
+            Self::BadInput { field, problem, fix } => {
+                write!(f, "{}: {}", message(field, FIELD_CHARS), message(problem, PROBLEM_CHARS))?;
+                if fix.is_empty() { Ok(()) } else { write!(f, "; {}", message(fix, PROBLEM_CHARS)) }
+            }
             Self::Infeasible { what, needed_bytes, available_bytes, .. } => write!(
                 f,
-                "infeasible: {what} {needed_bytes} bytes, {available_bytes} are available: {} too few",
+                "infeasible: {} {needed_bytes} bytes, {available_bytes} are available: {} too few",
+                message(what, PROBLEM_CHARS),
                 needed_bytes.saturating_sub(*available_bytes)
             ),
-            Self::Output { to, source } => write!(f, "{to} cannot be written: {source}"),
+            Self::Output { to, source } => {
+                write!(f, "{} cannot be written: {source}", message(to, FIELD_CHARS))
+            }
             Self::Closed => write!(f, "the output was closed"),
         }
     }
@@ -134,6 +146,13 @@ mod tests {
         let error = Error::infeasible("the floors hold", 120, 100);
         assert_eq!(error.to_string(), "infeasible: the floors hold 120 bytes, 100 are available: 20 too few");
         assert_eq!(error.status(), 3);
+    }
+
+    #[test]
+    fn a_message_is_short_and_without_control_characters() {
+        let error = Error::bad_input("k".repeat(100_000), "\u{1b}[2J".repeat(100_000), "\n".repeat(9));
+        let text = error.to_string();
+        assert!(text.chars().count() < 8_000 && !text.contains(char::is_control), "{text}");
     }
 
     #[test]

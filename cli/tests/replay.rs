@@ -87,3 +87,53 @@ fn what_cannot_run_is_status_3_with_its_bytes() {
     let bytes = |field: &str| answer["infeasible"][field].as_u64().expect("bytes");
     assert!(bytes("needed_bytes") > bytes("available_bytes"));
 }
+
+#[test]
+fn a_picture_that_cannot_be_written_is_refused_before_the_run() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let inside = directory.join("absent/a.svg");
+    for (path, problem) in [
+        (inside.to_str().expect("UTF-8"), "cannot be written"),
+        ("-", "standard output"),
+        (env!("CARGO_TARGET_TMPDIR"), "no regular file"),
+        ("/dev/null", "no regular file"),
+    ] {
+        // So many iterations never end in a test.
+        let output = bagualu(
+            &[&SMALL[..10], &["--iterations", "4000000000", "--trace", "w2", "--svg", path]].concat(),
+        );
+        let stderr = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{stderr}");
+        assert!(stderr.starts_with(&format!("error: --svg: {path}: {problem}")), "{stderr}");
+        assert!(stderr.contains("; give "), "{stderr}");
+    }
+}
+
+#[test]
+fn a_picture_replaces_an_older_one_and_leaves_nothing_beside_it() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("picture");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let svg = directory.join("a.svg");
+    std::fs::write(&svg, "old").expect("a file");
+    let path = svg.to_str().expect("UTF-8");
+    let output = bagualu(&[&SMALL[..], &["--trace", "w0", "--svg", path]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(std::fs::read_to_string(&svg).expect("the picture").starts_with("<svg"));
+    assert_eq!(std::fs::read_dir(&directory).expect("the directory").count(), 1);
+}
+
+#[test]
+fn what_a_trace_holds_reaches_the_terminal_short_and_escaped() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bad.csv");
+    let path = file.to_str().expect("UTF-8");
+    let zeros = "\0".repeat(2_000_000);
+    for content in [&zeros, "microbatch,layer,e0\n0,0,\u{1b}[2J\n", &format!("{{\"{zeros}\": 1}}")] {
+        std::fs::write(&file, content).expect("a file");
+        let output = bagualu(&[&SMALL[..], &["--trace", path]].concat());
+        let stderr = text(&output.stderr).trim_end();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.len() < 2_000 && !stderr.contains(char::is_control), "{stderr:?}");
+    }
+    let output = bagualu(&[&SMALL[..], &["--trace", "/dev/zero"]].concat());
+    assert!(text(&output.stderr).contains("--trace /dev/zero: more than 268435456 bytes"));
+}

@@ -16,5 +16,6 @@ pub mod log;
 mod order;
 pub mod policy;
 pub mod replay;
+pub mod text;
 pub mod trace;
 pub mod workload;

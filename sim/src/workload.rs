@@ -11,6 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::load::{Gate, Load, Shape};
+use crate::text::value;
 
 /// The shape of a generated load. λ is a rank's rows over the balanced rows; `peak` the largest λ.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -273,7 +274,9 @@ pub enum WorkloadError {
 impl fmt::Display for WorkloadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown { name } => write!(f, "\"{name}\" is no workload; there are w0 to w7 and spike"),
+            Self::Unknown { name } => {
+                write!(f, "{} is no workload; there are w0 to w7 and spike", value(name))
+            }
             Self::Peak { permille } => {
                 write!(f, "peak load {}.{:03}; at least 1 is needed", permille / ONE, permille % ONE)
             }

@@ -9,16 +9,19 @@ use bagualu_sim::job::Job;
 use bagualu_sim::load::Load;
 use bagualu_sim::policy::Static;
 use bagualu_sim::replay::{self, Outcome};
+use bagualu_sim::text::{message, value};
 
 use crate::input::Input;
 use crate::{Error, output};
 
+mod file;
 mod json;
 mod picture;
 mod progress;
 mod source;
 mod table;
 
+use file::PictureFile;
 use progress::Progress;
 use source::Source;
 
@@ -74,8 +77,9 @@ impl FromStr for Load1000 {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("\"{text}\" is no load; give a number from 1 with at most three decimals, as 2.6");
+        let wrong = || {
+            format!("{} is no load; give a number from 1 with at most three decimals, as 2.6", value(text))
+        };
         let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
         let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
         if !digits(whole) || !digits(decimals) || decimals.len() > 3 {
@@ -106,20 +110,20 @@ struct Answer<'a> {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<(), Error> {
+    let picture = args.svg.as_deref().map(PictureFile::new).transpose()?;
     let loaded = args.input.load()?;
     for warning in &loaded.warnings {
-        output::complain(&format!("warning: {warning}\n"));
+        output::complain(&format!("warning: {}\n", message(warning, 600)));
     }
     let job = Job::new(&loaded.model).map_err(|e| Error::bad_input(&loaded.source, e.to_string(), ""))?;
     let source = Source::new(&args, &job)?;
     let threads = args.threads.map_or(0, usize::from);
     let answer = replay::on_threads(threads, || compute(&args, &job, &loaded.source, &source))
         .map_err(|e| Error::bad_input("--threads", e.to_string(), "use fewer"))??;
-    if let Some(path) = &args.svg {
-        let svg = picture::draw(&answer)?;
-        std::fs::write(path, svg).map_err(|e| Error::output(path.display().to_string(), e))?;
-    }
-    output::print(&if args.json { output::json(&json::report(&answer))? } else { table::describe(&answer) })
+    let drawn = picture.map_or(Ok(()), |file| file.write(&picture::draw(&answer)?));
+    // A picture that fails after all does not take the answer with it.
+    output::print(&if args.json { output::json(&json::report(&answer))? } else { table::describe(&answer) })?;
+    drawn
 }
 
 fn compute<'a>(

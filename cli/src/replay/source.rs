@@ -1,5 +1,8 @@
 //! Where the rows come from: a trace file or a generated load.
 
+use std::fs::File;
+use std::io::Read;
+
 use bagualu_sim::job::Job;
 use bagualu_sim::load::{Gate, Load};
 use bagualu_sim::trace::{Mapped, Trace};
@@ -8,8 +11,8 @@ use bagualu_sim::workload::{DEFAULT_PEAK_PERMILLE, Kind, Workload};
 use super::Args;
 use crate::Error;
 
-/// A trace file must stay below this.
-const MOST_BYTES: u64 = 1 << 30;
+/// Bytes of the largest trace read: a thousand micro-batches of some hundred layers and experts are far below.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// The rows of a replay, and what to call them.
 pub enum Source {
@@ -67,11 +70,13 @@ impl Source {
         }
         let path = &args.trace;
         let unread = |problem: String| Error::bad_input(format!("--trace {path}"), problem, "");
-        let size = std::fs::metadata(path).map_err(|e| unread(format!("{e}, and {no_kind}")))?.len();
-        if size > MOST_BYTES {
-            return Err(unread(format!("{size} bytes; a trace of at most {MOST_BYTES} is read")));
+        let file = File::open(path).map_err(|e| unread(format!("{e}, and {no_kind}")))?;
+        let mut text = Vec::new();
+        // Bounded also where there is no size to ask for, as of a device or a pipe.
+        file.take(MOST_BYTES + 1).read_to_end(&mut text).map_err(|e| unread(e.to_string()))?;
+        if text.len() as u64 > MOST_BYTES {
+            return Err(unread(format!("more than {MOST_BYTES} bytes; cut the trace into several")));
         }
-        let text = std::fs::read(path).map_err(|e| unread(e.to_string()))?;
         let trace = Trace::parse(&text, args.trace_model.as_deref()).map_err(|e| unread(e.to_string()))?;
         Ok(Self::File {
             path: path.clone(),

@@ -9,6 +9,8 @@ use std::path::Path;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, IntoDeserializer, MapAccess, Visitor};
 
+use bagualu_sim::text::value as quoted;
+
 use crate::Error;
 
 /// Bytes of the largest instance read. The core's limits are reached far below it.
@@ -128,7 +130,10 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for UniqueMap<T> {
                 while let Some(key) = entries.next_key::<String>()? {
                     let value = entries.next_value()?;
                     if map.contains_key(&key) {
-                        return Err(de::Error::custom(format_args!("the key {key:?} is given twice")));
+                        return Err(de::Error::custom(format_args!(
+                            "the key {} is given twice",
+                            quoted(&key)
+                        )));
                     }
                     map.insert(key, value);
                 }

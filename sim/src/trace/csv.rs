@@ -6,6 +6,7 @@ use csv::{ReaderBuilder, StringRecord};
 
 use super::{Trace, TraceError};
 use crate::load::MAX_EXPERTS;
+use crate::text::value;
 
 /// `[iteration,]microbatch,layer,e0,e1,…` or `model,domain,slot,expert,count`.
 pub(super) fn parse(text: &[u8], model: Option<&str>) -> Result<Trace, TraceError> {
@@ -102,7 +103,11 @@ fn counts(
         let key = (0, u32::try_from(domain).unwrap_or(u32::MAX), slot);
         let experts = table.entry(field(0).to_owned()).or_default().entry(key).or_default();
         if experts.insert(expert, count).is_some() {
-            let key = format!("model {}, domain {}, slot {slot}, expert {expert}", field(0), field(1));
+            let key = format!(
+                "model {}, domain {}, slot {slot}, expert {expert}",
+                value(field(0)),
+                value(field(1))
+            );
             return Err(TraceError::Repeated { line, key });
         }
     }

@@ -1,6 +1,10 @@
 use core::fmt;
 
 use crate::load::MAX_EXPERTS;
+use crate::text::{list, message as cut, value as quoted};
+
+/// Characters shown of what a reader says or needs.
+const MESSAGE_CHARS: usize = 240;
 
 /// Why a trace is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,27 +81,33 @@ impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => write!(f, "the trace has no micro-batch; at least one is needed"),
-            Self::Syntax { message } => write!(f, "{message}; see docs/formats.md for the trace formats"),
+            Self::Syntax { message } => {
+                write!(f, "{}; see docs/formats.md for the trace formats", cut(message, MESSAGE_CHARS))
+            }
             Self::Header { column, found, expected } => {
-                write!(f, "line 1, column {column}: \"{found}\"; the header needs {expected} here")
+                write!(f, "line 1, column {column}: {}; the header needs {expected} here", quoted(found))
             }
             Self::Width { line, found, expected } => {
                 write!(f, "line {line}: {found} fields; the header has {expected}")
             }
             Self::Number { place, field, value } => {
-                write!(f, "{place}, {field}: \"{value}\"; a whole number below 2^32 is needed")
+                write!(f, "{place}, {field}: {}; a whole number below 2^32 is needed", quoted(value))
             }
-            Self::Repeated { line, key } => write!(f, "line {line}: {key} is there twice; remove one"),
-            Self::Missing { key, needed } => write!(f, "{key} is missing; {needed}"),
+            Self::Repeated { line, key } => {
+                write!(f, "line {line}: {} is there twice; remove one", cut(key, MESSAGE_CHARS))
+            }
+            Self::Missing { key, needed } => {
+                write!(f, "{} is missing; {}", cut(key, MESSAGE_CHARS), cut(needed, MESSAGE_CHARS))
+            }
             Self::NoRows { place } => {
                 write!(f, "{place}: no expert received a row; at least one count above 0 is needed")
             }
             Self::TooManyExperts { count } => write!(f, "{count} experts; at most {MAX_EXPERTS} are read"),
             Self::Model { asked: None, models } => {
-                write!(f, "the trace holds several models; choose one of {}", models.join(", "))
+                write!(f, "the trace holds several models; choose one of {}", list(models))
             }
             Self::Model { asked: Some(asked), models } => {
-                write!(f, "the trace holds no model \"{asked}\"; choose one of {}", models.join(", "))
+                write!(f, "the trace holds no model {}; choose one of {}", quoted(asked), list(models))
             }
         }
     }

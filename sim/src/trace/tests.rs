@@ -134,7 +134,7 @@ fn mistakes_are_named() {
         ),
         (
             "model,domain,slot,expert,count\nm,a,0,0,5\nm,a,0,0,5\n",
-            "line 3: model m, domain a, slot 0, expert 0 is there twice; remove one",
+            "line 3: model \"m\", domain \"a\", slot 0, expert 0 is there twice; remove one",
         ),
         (
             "{\"expert_popularity\": [[1, 2], [3]]}",
