@@ -177,6 +177,13 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     }
 }
 
+/// The largest load there is, in thousandths: one rank receives every row of its expert-parallel group. None
+/// for a model without routed rows.
+pub fn largest_load(model: &Model) -> Option<u32> {
+    let permille = (u64::from(model.most_rows) * 1_000).checked_div(model.balanced_rows.into())?;
+    Some(u32::try_from(permille).unwrap_or(u32::MAX))
+}
+
 /// Megatron's own flags, by their own names, each an option of the command.
 #[derive(Clone, Debug, Default)]
 struct MegatronFlags(Vec<String>);

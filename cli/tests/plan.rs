@@ -192,6 +192,7 @@ fn bad_input_is_one_line_with_field_value_and_fix() {
         (&["--model", "glm-423b-a30b", "--num-experts", "x"], ["--num-experts is \"x\"", "a whole number"]),
         (&["--model", "glm-423b-a30b", "--context-parallel-size", "2"], ["cp is 2", "not modelled yet"]),
         (&["--num-layers", "4"], ["--gpus", "number of devices"]),
+        (&["--model", "glm-423b-a30b", "--load", "1,65"], ["--load: 65.0 is no load", "at most 64.0"]),
         (&["absent.sh"], ["absent.sh", "cannot be read"]),
         (&["glm-423b.sh", "--env", "NNODES"], ["--env", "NAME=VALUE"]),
         (&["--model", "glm-423b-a30b", "--env", "A=1"], ["--env: \"A=1\"", "without a script"]),

@@ -49,6 +49,13 @@ fn the_command_reports_what_the_library_finds() {
     for part in ["<svg", "GiB", "bagualu", "static full", "available"] {
         assert!(picture.contains(part), "{part}");
     }
+    // The legend is below the plot, whose lowest text is the time axis.
+    let height = |words: &str| -> u32 {
+        let tag = &picture[..picture.find(words).expect(words)];
+        let y = &tag[tag.rfind(" y=\"").expect("a place") + 4..];
+        y[..y.find('"').expect("an end")].parse().expect("pixels")
+    };
+    assert!(height("static full\n") > height("time on the device"), "{picture}");
     let again = bagualu(&[&arguments[..], &["--threads", "1"]].concat());
     assert_eq!(text(&output.stdout), text(&again.stdout));
 }
@@ -69,6 +76,10 @@ fn bad_input_is_status_2_and_names_field_and_fix() {
             &["--trace", "w2", "--static", "partial"],
             "\"partial\" is no static policy; there are none, selective and full",
         ),
+        (
+            &["--trace", "w2", "--peak", "9"],
+            "--peak: 9 is no load of this group; give at most 8: one rank then receives every row",
+        ),
         (&["--trace", "w2", "--peak", "0.5"], "\"0.5\" is no load; give a number from 1"),
     ] {
         let output = bagualu(&[&SMALL[..], arguments].concat());
@@ -85,7 +96,10 @@ fn what_cannot_run_is_status_3_with_its_bytes() {
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let bytes = |field: &str| answer["infeasible"][field].as_u64().expect("bytes");
-    assert!(bytes("needed_bytes") > bytes("available_bytes"));
+    let needed = bytes("needed_bytes");
+    assert!(needed > bytes("available_bytes"));
+    let stderr = text(&output.stderr);
+    assert_eq!(stderr.matches(&needed.to_string()).count(), 1, "{stderr}");
 }
 
 #[test]

@@ -7,11 +7,13 @@ use core::ops::Range;
 use std::collections::BTreeSet;
 
 use bagualu_core::budget::Unit;
-use bagualu_core::controller::{Controller, ControllerError, Gate as CoreGate, Settings};
+use bagualu_core::controller::{Controller, ControllerError, Gate as CoreGate, LayerRecord, Settings};
 use bagualu_core::cost::LayerStorage;
 use bagualu_core::fingerprint::Fingerprint;
 use bagualu_core::group::{GroupRows, RowThreshold};
+use bagualu_core::layer::{Collectives, LayerPlan};
 use bagualu_core::ledger::Admission;
+use bagualu_core::mitigate::evaluate;
 use bagualu_core::provision::{Aim, Provision};
 use bagualu_core::schedule::Event;
 use bagualu_core::set::Set;
@@ -71,6 +73,14 @@ pub struct Counts {
     pub ns: u64,
     /// Bytes offloaded.
     pub offloaded_bytes: u64,
+    /// Tensors that a rank recomputed of its own choice, the group's whole-MoE recomputes not counted.
+    pub recomputed: u64,
+    /// Tensors offloaded.
+    pub offloaded: u64,
+    /// Tensors kept quantised.
+    pub quantized: u64,
+    /// Nanoseconds that the strategies add if nothing hides them, whole-MoE recomputes included.
+    pub added_ns: u64,
 }
 
 impl Counts {
@@ -86,6 +96,10 @@ impl Counts {
             early: self.early + other.early,
             ns: self.ns.saturating_add(other.ns),
             offloaded_bytes: self.offloaded_bytes.saturating_add(other.offloaded_bytes),
+            recomputed: self.recomputed.saturating_add(other.recomputed),
+            offloaded: self.offloaded.saturating_add(other.offloaded),
+            quantized: self.quantized.saturating_add(other.quantized),
+            added_ns: self.added_ns.saturating_add(other.added_ns),
         }
     }
 }
@@ -242,11 +256,13 @@ fn run(
         let checker = Checker::new(stage.types, stage.device_bytes, stage.host_bytes);
         let mut rank = Rank {
             job,
+            stage,
             load,
             device,
             early: setup.early,
             rule: RowThreshold::new(provision),
             controller,
+            storage: Box::default(),
             executor: Executor::new(stage, Recovery::Layer, checker),
             rows: vec![0; job.shape().ranks() as usize],
             iteration: 0,
@@ -265,11 +281,13 @@ fn run(
 /// One device under way.
 struct Rank<'j, 'c> {
     job: &'j Job<'j>,
+    stage: &'c StageModel<'c>,
     load: &'j dyn Load,
     device: DeviceId,
     early: Early,
     rule: RowThreshold,
     controller: Controller<'c>,
+    storage: Box<LayerStorage>,
     executor: Executor<'c, Checker<'c>>,
     rows: Vec<u32>,
     iteration: u32,
@@ -343,13 +361,13 @@ impl Rank<'_, '_> {
             let rows = self.rows[self.device.ep_rank];
             self.admit(|controller| controller.poll_to_gate()).map_err(Stuck::at(here))?;
             self.executor.forward_to_gate(place, layer.layer_type as u16, rows, Set::EMPTY);
-            let routed = self.job.types()[layer.layer_type].routed;
-            self.gate(place, routed, rows).map_err(Stuck::at(here))?;
+            self.gate(place, layer.layer_type as u16, rows).map_err(Stuck::at(here))?;
         }
         self.controller.handle_forward_done(None).map_err(Stuck::at(layers.len() as u16))
     }
 
-    fn gate(&mut self, place: Place, routed: bool, rows: u32) -> Result<(), Reason> {
+    fn gate(&mut self, place: Place, kind: u16, rows: u32) -> Result<(), Reason> {
+        let routed = self.job.types()[kind as usize].routed;
         let gate = if routed {
             let group = self.rule.decide(&GroupRows::new(&self.rows).map_err(Reason::Group)?);
             CoreGate { rows, group, granted: None }
@@ -369,6 +387,7 @@ impl Rank<'_, '_> {
             },
         );
         let offloaded = self.controller.handle_layer_done()?;
+        self.count_strategies(kind, &record)?;
         let counts = &mut self.counts;
         counts.gates += u64::from(routed);
         counts.replanned += u64::from(routed && decision.replanned);
@@ -377,6 +396,29 @@ impl Rank<'_, '_> {
         counts.expert_chunks += u64::from(record.expert_chunks > 1);
         counts.offloaded_bytes = counts.offloaded_bytes.saturating_add(offloaded);
         Ok(self.report_copies()?)
+    }
+
+    /// After the decision, of its record alone: nothing here is fed back.
+    fn count_strategies(&mut self, kind: u16, record: &LayerRecord) -> Result<(), Reason> {
+        let plan = record.plan;
+        if plan == LayerPlan::KEEP {
+            return Ok(());
+        }
+        let added_ns = self.added_ns(kind, record)?;
+        let forced = self.stage.forced(kind, record.recompute, &mut self.storage).map_err(Reason::Stage)?;
+        let counts = &mut self.counts;
+        let tensors = |set: Set| set.len() as u64;
+        counts.recomputed = counts.recomputed.saturating_add(tensors(plan.recompute - forced));
+        counts.offloaded = counts.offloaded.saturating_add(tensors(plan.offload));
+        counts.quantized = counts.quantized.saturating_add(tensors(plan.quantize));
+        counts.added_ns = counts.added_ns.saturating_add(added_ns);
+        Ok(())
+    }
+
+    fn added_ns(&mut self, kind: u16, record: &LayerRecord) -> Result<u64, Reason> {
+        let layer = self.stage.layer(kind, record.rows, Recompute::Local, &mut self.storage);
+        let layer = layer.map_err(Reason::Stage)?;
+        Ok(evaluate(&layer, &record.plan, Collectives::ALL).map_err(Reason::Plan)?.added_ns)
     }
 
     fn backward(&mut self, unit: u32) -> Result<(), Stuck> {

@@ -2,7 +2,7 @@
 
 use bagualu_model::Model;
 
-use crate::input::{Input, Loaded};
+use crate::input::{Input, Loaded, largest_load};
 use crate::{Error, output};
 
 mod iteration;
@@ -28,9 +28,9 @@ use rank::{RankPlan, Shortage};
 pub struct Args {
     #[command(flatten)]
     input: Input,
-    /// Loads of the rank's experts, in balanced rows
-    #[arg(long = "load", value_name = "LOAD,…", value_delimiter = ',', default_values = ["1", "1.2", "2.6"])]
-    loads: Vec<LoadFactor>,
+    /// Loads of the rank's experts, in balanced rows [default: 1,1.2,2.6]
+    #[arg(long = "load", value_name = "LOAD,…", value_delimiter = ',')]
+    loads: Option<Vec<LoadFactor>>,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -71,8 +71,9 @@ impl Plan {
 /// Runs the command.
 pub fn run(args: Args) -> Result<(), Error> {
     let loaded = args.input.load()?;
+    let loads = possible(args.loads, &loaded.model)?;
     let ranks =
-        plan(&loaded.model, &args.loads).map_err(|problem| Error::bad_input(&loaded.source, problem, ""))?;
+        plan(&loaded.model, &loads).map_err(|problem| Error::bad_input(&loaded.source, problem, ""))?;
     let plan = Plan { loaded, ranks };
     let text = if args.json { output::json(&report::report(&plan)?)? } else { table::describe(&plan)? };
     output::print(&text)?;
@@ -81,6 +82,19 @@ pub fn run(args: Args) -> Result<(), Error> {
         Some((rank, shortage)) => {
             let what = format!("on pipeline rank {} {}", rank.rank, shortage.needs());
             Err(Error::infeasible(what, shortage.needed, shortage.available).answered())
+        }
+    }
+}
+
+/// The loads that were given, if they are possible, or else the usual ones.
+fn possible(given: Option<Vec<LoadFactor>>, model: &Model) -> Result<Vec<LoadFactor>, Error> {
+    let Some(given) = given else { return Ok([1_000, 1_200, 2_600].map(LoadFactor).to_vec()) };
+    let most = largest_load(model).unwrap_or(u32::MAX);
+    match given.iter().find(|load| load.0 > most) {
+        None => Ok(given),
+        Some(load) => {
+            let fix = format!("give at most {}: the rank then receives every row", LoadFactor(most));
+            Err(Error::bad_input("--load", format!("{load} is no load of this group"), fix))
         }
     }
 }

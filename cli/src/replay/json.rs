@@ -118,6 +118,10 @@ struct Decisions {
     waits: u64,
     early_recoveries: u64,
     offloaded_bytes: u64,
+    recomputed_tensors: u64,
+    offloaded_tensors: u64,
+    quantized_tensors: u64,
+    added_ns: u64,
 }
 
 /// The report of an answer.
@@ -179,6 +183,10 @@ fn controller(answer: &Answer<'_>) -> Controller {
             waits: counts.waits,
             early_recoveries: counts.early,
             offloaded_bytes: counts.offloaded_bytes,
+            recomputed_tensors: counts.recomputed,
+            offloaded_tensors: counts.offloaded,
+            quantized_tensors: counts.quantized,
+            added_ns: counts.added_ns,
         },
         fingerprint: format!("{:016x}", fingerprint(&answer.controlled)),
     }

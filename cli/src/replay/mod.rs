@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use bagualu_core::provision::{Part, ProvisionError};
 use bagualu_sim::controlled::{ControlError, Controlled, Setup, replay_controlled};
 use bagualu_sim::job::Job;
 use bagualu_sim::load::Load;
@@ -150,10 +151,17 @@ fn compute<'a>(
 
 /// What the user hears where nothing can run at all.
 fn refused(error: ControlError, model: &str) -> Error {
-    match error.infeasible() {
-        Some((needed, available)) => Error::infeasible(format!("{model}: {error};"), needed, available),
-        None => Error::bad_input(model, error.to_string(), ""),
-    }
+    let ControlError::Provision { stage, error: ProvisionError::Infeasible { part, needed, available } } =
+        error
+    else {
+        return Error::bad_input(model, error.to_string(), "");
+    };
+    let holds = match part {
+        Part::Floor => "full recomputation holds",
+        Part::Work => "full recomputation and the operators while they run hold",
+        Part::Host => "the host would hold",
+    };
+    Error::infeasible(format!("{model}: on pipeline rank {stage} {holds}"), needed, available)
 }
 
 #[cfg(test)]

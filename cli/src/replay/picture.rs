@@ -12,6 +12,11 @@ use super::{Answer, refused};
 use crate::Error;
 
 const SIZE: (u32, u32) = (1_100, 620);
+/// The legend is a strip below the plot, where it hides no curve: its height, its left end and the width of an
+/// entry, in pixels.
+const LEGEND_HEIGHT: u32 = 30;
+const LEGEND_LEFT: i32 = 78;
+const LEGEND_STEP: i32 = 190;
 const OURS: RGBColor = RGBColor(0, 114, 178);
 const LIMIT: RGBColor = RGBColor(40, 40, 40);
 const ALARM: RGBColor = RGBColor(204, 51, 17);
@@ -80,7 +85,8 @@ fn plot(svg: &mut String, title: &str, lines: &[Line], capacity: u64) -> Result<
     let points = || lines.iter().flat_map(|line| &line.curve);
     let end = points().map(|&(ns, _)| ms(ns)).fold(1e-3, f64::max);
     let most = points().map(|&(_, bytes)| gib(bytes)).fold(gib(capacity), f64::max);
-    let mut chart = ChartBuilder::on(&root)
+    let (plot, below) = root.split_vertically(SIZE.1 - LEGEND_HEIGHT);
+    let mut chart = ChartBuilder::on(&plot)
         .caption(title, ("sans-serif", 18))
         .margin(14)
         .x_label_area_size(44)
@@ -100,11 +106,7 @@ fn plot(svg: &mut String, title: &str, lines: &[Line], capacity: u64) -> Result<
         .map_err(|e| e.to_string())?;
     for line in lines {
         let style = line.color.stroke_width(line.width);
-        chart
-            .draw_series(LineSeries::new(steps(&line.curve, end), style))
-            .map_err(|e| e.to_string())?
-            .label(line.name.clone())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], style));
+        chart.draw_series(LineSeries::new(steps(&line.curve, end), style)).map_err(|e| e.to_string())?;
         let first = line.curve.iter().find(|&&(_, bytes)| bytes > capacity);
         let cross = first.map(|&(ns, bytes)| Cross::new((ms(ns), gib(bytes)), 6, ALARM.stroke_width(3)));
         chart.draw_series(cross).map_err(|e| e.to_string())?;
@@ -112,18 +114,16 @@ fn plot(svg: &mut String, title: &str, lines: &[Line], capacity: u64) -> Result<
     let limit = LIMIT.stroke_width(2);
     chart
         .draw_series(DashedLineSeries::new([(0.0, gib(capacity)), (end, gib(capacity))], 8, 5, limit))
-        .map_err(|e| e.to_string())?
-        .label("available; × first out of memory")
-        .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], limit));
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::MiddleMiddle)
-        .background_style(WHITE.mix(0.85))
-        .border_style(RGBColor(180, 180, 180))
-        .label_font(("sans-serif", 13))
-        .draw()
         .map_err(|e| e.to_string())?;
     drop(chart);
+    let names = lines.iter().map(|line| (line.name.as_str(), line.color.stroke_width(line.width)));
+    let limit = ("available; × first out of memory", limit);
+    for (place, (name, style)) in (0..).zip(names.chain([limit])) {
+        let (x, y) = (LEGEND_LEFT + place * LEGEND_STEP, 10);
+        let text = Text::new(name.to_owned(), (x + 28, y - 6), ("sans-serif", 13));
+        below.draw(&PathElement::new([(x, y), (x + 22, y)], style)).map_err(|e| e.to_string())?;
+        below.draw(&text).map_err(|e| e.to_string())?;
+    }
     root.present().map_err(|e| e.to_string())
 }
 

@@ -8,8 +8,9 @@ use bagualu_sim::load::{Gate, Load};
 use bagualu_sim::trace::{Mapped, Trace};
 use bagualu_sim::workload::{DEFAULT_PEAK_PERMILLE, Kind, Workload};
 
-use super::Args;
+use super::{Args, Load1000};
 use crate::Error;
+use crate::input::largest_load;
 
 /// Bytes of the largest trace read: a thousand micro-batches of some hundred layers and experts are far below.
 const MOST_BYTES: u64 = 256 << 20;
@@ -54,7 +55,16 @@ impl Source {
                 return Err(Error::bad_input(option, problem, "it is for trace files; leave it out"));
             }
         }
-        let peak = args.peak.map_or(DEFAULT_PEAK_PERMILLE, |peak| peak.0);
+        let most = largest_load(job.model()).unwrap_or(u32::MAX);
+        let peak = match args.peak {
+            None => DEFAULT_PEAK_PERMILLE.min(most),
+            Some(Load1000(peak)) if peak > most => {
+                let problem = format!("{} is no load of this group", decimal(peak));
+                let fix = format!("give at most {}: one rank then receives every row", decimal(most));
+                return Err(Error::bad_input("--peak", problem, fix));
+            }
+            Some(Load1000(peak)) => peak,
+        };
         let rows = Workload::new(kind, *job.shape(), args.seed, peak)
             .map_err(|e| Error::bad_input("--peak", e.to_string(), ""))?;
         Ok(Self::Generated { seed: args.seed, peak, rows })
@@ -100,12 +110,7 @@ impl Source {
                 format!("{path} ({experts} experts, {layers} layers, {micro_batches} micro-batches)")
             }
             Self::Generated { seed, peak, rows } => {
-                let peak = format!("{}.{:03}", peak / 1_000, peak % 1_000);
-                format!(
-                    "{} (seed {seed}, peak {})",
-                    rows.kind().name(),
-                    peak.trim_end_matches('0').trim_end_matches('.')
-                )
+                format!("{} (seed {seed}, peak {})", rows.kind().name(), decimal(*peak))
             }
         }
     }
@@ -126,4 +131,10 @@ impl Source {
         };
         (0..iterations).map(&mut highest).collect()
     }
+}
+
+/// Thousandths as a decimal number.
+fn decimal(thousandths: u32) -> String {
+    let text = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -64,7 +64,9 @@ fn decisions(answer: &Answer<'_>) -> String {
     let counts = total(&answer.controlled);
     format!(
         "bagualu: {} gates, {} replanned, {} whole-MoE recomputes, {} split dispatches, {} with experts in row \
-         chunks, {} waits for copies, {} early recoveries, {} offloaded; {} iterations refused\n",
+         chunks, {} waits for copies, {} early recoveries, {} iterations refused\n\
+         strategies: {} tensors recomputed locally, {} offloaded ({}), {} quantised; they add {} if nothing hides \
+         it, over all devices\n",
         counts.gates,
         counts.replanned,
         counts.whole_moe,
@@ -72,8 +74,12 @@ fn decisions(answer: &Answer<'_>) -> String {
         counts.expert_chunks,
         counts.waits,
         counts.early,
-        output::bytes(counts.offloaded_bytes),
         refused_iterations(&answer.controlled),
+        counts.recomputed,
+        counts.offloaded,
+        output::bytes(counts.offloaded_bytes),
+        counts.quantized,
+        output::ns(counts.added_ns),
     )
 }
 

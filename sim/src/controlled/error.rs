@@ -2,7 +2,9 @@ use core::fmt;
 
 use bagualu_core::controller::ControllerError;
 use bagualu_core::group::GroupError;
+use bagualu_core::mitigate::Refused;
 use bagualu_core::provision::ProvisionError;
+use bagualu_core::stage::StageError;
 
 /// Why a micro-batch was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +14,10 @@ pub enum Reason {
     Controller(ControllerError),
     /// The group's rule refused.
     Group(GroupError),
+    /// The layer type has no costs at these rows.
+    Stage(StageError),
+    /// The plan does not suit its layer.
+    Plan(Refused),
     /// A layer waits for copies and none is under way: what Theorem 2 of design §6 excludes.
     EndlessWait,
 }
@@ -27,6 +33,8 @@ impl fmt::Display for Reason {
         match self {
             Self::Controller(error) => error.fmt(f),
             Self::Group(error) => error.fmt(f),
+            Self::Stage(error) => error.fmt(f),
+            Self::Plan(error) => error.fmt(f),
             Self::EndlessWait => write!(f, "a layer waits for copies and none is under way"),
         }
     }
@@ -50,18 +58,6 @@ pub enum ControlError {
         /// Why.
         error: ControllerError,
     },
-}
-
-impl ControlError {
-    /// Bytes needed and available, where nothing fits.
-    pub const fn infeasible(&self) -> Option<(u64, u64)> {
-        match *self {
-            Self::Provision { error: ProvisionError::Infeasible { needed, available, .. }, .. } => {
-                Some((needed, available))
-            }
-            _ => None,
-        }
-    }
 }
 
 impl fmt::Display for ControlError {

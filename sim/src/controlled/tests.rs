@@ -1,3 +1,5 @@
+use bagualu_core::provision::ProvisionError;
+
 use bagualu_model::{Device, Model, Preset};
 
 use super::*;
@@ -58,6 +60,9 @@ fn no_load_is_refused_or_runs_out_of_memory() {
     for used in [seen.replanned, seen.whole_moe, seen.split, seen.waits, seen.early, seen.offloaded_bytes] {
         assert!(used > 0, "{seen:?}");
     }
+    for used in [seen.recomputed, seen.offloaded, seen.added_ns] {
+        assert!(used > 0, "{seen:?}");
+    }
 }
 
 #[test]
@@ -98,7 +103,10 @@ fn what_cannot_run_at_all_is_an_error_with_its_bytes() {
     let job = Job::new(&model).expect("a job");
     let load = workload(&job, Kind::Balanced);
     let error = replay_controlled(&job, &load, &Setup::default(), 1, &|| {}).expect_err("too little");
-    let (needed, available) = error.infeasible().expect("bytes");
+    let ControlError::Provision { error: ProvisionError::Infeasible { needed, available, .. }, .. } = error
+    else {
+        panic!("{error}");
+    };
     assert!(needed > available, "{error}");
 }
 
