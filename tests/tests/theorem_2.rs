@@ -356,10 +356,30 @@ fn keeps(plan: &LayerPlan, tensor: usize) -> bool {
     !(plan.recompute | plan.offload | plan.quantize).contains(tensor)
 }
 
+/// Any order in which each backward comes after its forward, at most eight units in flight.
+fn arbitrary_schedule(units: u32, random: &mut Random) -> Vec<Event> {
+    let (mut events, mut in_flight, mut next) = (Vec::new(), Vec::new(), 0);
+    while next < units || !in_flight.is_empty() {
+        if in_flight.is_empty() || (next < units && in_flight.len() < 8 && random.one_in(2)) {
+            events.push(Event::Forward(next));
+            in_flight.push(next);
+            next += 1;
+        } else {
+            let pick = random.below(in_flight.len() as u64) as usize;
+            events.push(Event::Backward(in_flight.remove(pick)));
+        }
+    }
+    events
+}
+
 /// A random rank under random loads; `None` where even full recomputation does not fit.
 fn run(seed: u64, growth: Growth) -> Option<Outcome> {
     let mut random = Random::new(seed);
-    let rank = RandomRank::new(&mut random);
+    let mut rank = RandomRank::new(&mut random);
+    if seed.is_multiple_of(3) {
+        rank.events = arbitrary_schedule(rank.events.len() as u32 / 2, &mut random);
+    }
+    let rank = rank;
     let (types, slices) = (rank.types(), rank.slices());
     let stage = rank.stage(&types, &slices);
     let mut storage = buffers(&stage, &rank);
