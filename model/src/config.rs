@@ -52,6 +52,44 @@ pub struct ModelConfig {
     pub bias: bool,
     /// Rows of a learned position embedding; 0 with rotary or no positions.
     pub position_rows: u64,
+    /// Whether only the projection to queries, keys and values has a bias (`--add-qkv-bias`).
+    pub qkv_bias: bool,
+    /// Multi-latent attention, in place of grouped queries (`--multi-latent-attention`).
+    pub mla: Option<Mla>,
+    /// Layers of multi-token prediction behind the last layer (`--mtp-num-layers`).
+    pub mtp_layers: u32,
+    /// How the loss is computed (`--cross-entropy-loss-fusion`).
+    pub loss: Loss,
+    /// What the vocabulary of a tensor-parallel rank is padded to a multiple of
+    /// (`--make-vocab-size-divisible-by`).
+    pub vocab_multiple: u64,
+}
+
+/// Multi-latent attention: queries, keys and values come from compressed latents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mla {
+    /// Columns of the queries' latent, 0 where queries are projected directly (`--q-lora-rank`).
+    pub q_lora_rank: u64,
+    /// Columns of the latent of keys and values (`--kv-lora-rank`).
+    pub kv_lora_rank: u64,
+    /// Elements of a query's or key's head without position (`--qk-head-dim`).
+    pub qk_head_dim: u64,
+    /// Elements of it with rotary position, the key's shared by all heads (`--qk-pos-emb-head-dim`).
+    pub qk_rope_dim: u64,
+    /// Elements of a value's head (`--v-head-dim`).
+    pub v_head_dim: u64,
+}
+
+/// How the loss is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Loss {
+    /// Several kernels on an FP32 copy of the logits.
+    #[default]
+    Unfused,
+    /// Megatron's fused kernels (`--cross-entropy-fusion-impl native`).
+    Native,
+    /// Transformer Engine's, which works on the logits in place (`te`).
+    TransformerEngine,
 }
 
 /// The Mixture-of-Experts part.
@@ -71,6 +109,21 @@ pub struct MoeConfig {
     pub permute_indices: PermuteIndices,
     /// What the router keeps.
     pub router_input: RouterInput,
+    /// Columns of the latent that experts run on, 0 where it is h (`--moe-latent-size`).
+    pub latent: u64,
+    /// Whether the shared expert's output is weighted by a gate (`--moe-shared-expert-gate`).
+    pub shared_gate: bool,
+    /// Rows above an expert's capacity are dropped; `None`: no row is.
+    pub capacity: Option<Capacity>,
+}
+
+/// A limit of the rows of an expert.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capacity {
+    /// The limit in thousandths of T·k/E (`--moe-expert-capacity-factor`).
+    pub factor_permille: u32,
+    /// Whether every expert's input is padded to it (`--moe-pad-expert-input-to-capacity`).
+    pub pad: bool,
 }
 
 /// Which layers have experts.

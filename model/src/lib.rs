@@ -23,13 +23,14 @@ mod static_bytes;
 
 pub use buffers::{Buffers, Memory};
 pub use config::{
-    Activation, Attention, ModelConfig, MoeConfig, MoeLayers, Norm, PermuteIndices, RouterInput,
+    Activation, Attention, Capacity, Loss, Mla, ModelConfig, MoeConfig, MoeLayers, Norm, PermuteIndices,
+    RouterInput,
 };
 pub use device::{DEVICES, Device};
 pub use error::ModelError;
 pub use layer::LayerType;
 pub use model::{LayerRef, Model, Stage};
-pub use parallel::{GradientType, Parallelism, Precision};
+pub use parallel::{Fp8, Fp8Recipe, GradientType, Layout, Optimizer, Parallelism, Precision, StageLayout};
 pub use params::{ParameterCount, Parameters};
 pub use preset::{MODELS, Preset};
 pub use static_bytes::StaticBytes;

@@ -1,7 +1,7 @@
 //! How a model is distributed, and the rules that Megatron holds it to.
 
 use crate::config::{MAX_LAYERS, MAX_MICRO_BATCHES, MAX_RANKS, MAX_SIZE};
-use crate::{Attention, ModelConfig, ModelError, MoeLayers};
+use crate::{Attention, Loss, ModelConfig, ModelError, MoeLayers};
 
 /// Element type of parameters and activations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +29,93 @@ pub enum GradientType {
     Fp32,
     /// `--grad-reduce-in-bf16`.
     Bf16,
+}
+
+/// FP8 training: linear layers run in FP8 and save their inputs so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fp8 {
+    /// How scales are found (`--fp8-recipe`).
+    pub recipe: Fp8Recipe,
+    /// Whether parameters are kept in FP8 (`--fp8-param-gather`).
+    pub parameters: bool,
+}
+
+/// How the scales of FP8 tensors are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fp8Recipe {
+    /// One scale a tensor, from earlier iterations.
+    #[default]
+    Delayed,
+    /// One scale a tensor, from itself.
+    Tensorwise,
+    /// One FP32 scale for each 128 elements.
+    Blockwise,
+    /// One 8-bit scale for each 32 elements.
+    Mxfp8,
+}
+
+/// What the optimizer keeps for each parameter, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Optimizer {
+    /// Bytes of a main parameter beside BF16 ones (`--main-params-dtype`).
+    pub main_bytes: u64,
+    /// Bytes of Adam's first moment (`--exp-avg-dtype`); 0 for an optimizer without.
+    pub first_moment_bytes: u64,
+    /// Bytes of Adam's second moment (`--exp-avg-sq-dtype`); 0 for an optimizer without.
+    pub second_moment_bytes: u64,
+    /// Share of the state that is kept on the host, in thousandths (`--optimizer-cpu-offload`,
+    /// `--optimizer-offload-fraction`).
+    pub host_permille: u32,
+}
+
+impl Default for Optimizer {
+    /// Adam in FP32 on the device.
+    fn default() -> Self {
+        Self { main_bytes: 4, first_moment_bytes: 4, second_moment_bytes: 4, host_permille: 0 }
+    }
+}
+
+/// Which layers a virtual stage runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Layout {
+    /// Equally many; embedding and loss each count as a layer where so given
+    /// (`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`).
+    Even {
+        /// Whether the embedding counts.
+        embedding: bool,
+        /// Whether the loss counts.
+        loss: bool,
+    },
+    /// So many on the first and on the last pipeline rank, the others equally
+    /// (`--decoder-first-pipeline-num-layers`, `--decoder-last-pipeline-num-layers`).
+    Ends {
+        /// Layers of the first rank, over all its chunks.
+        first: Option<u32>,
+        /// Layers of the last rank, over all its chunks.
+        last: Option<u32>,
+    },
+    /// As listed, in the order of the virtual stages: chunk · PP + rank
+    /// (`--pipeline-model-parallel-layout`).
+    Stages(Vec<StageLayout>),
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self::Even { embedding: false, loss: false }
+    }
+}
+
+/// What one virtual stage runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StageLayout {
+    /// The embedding.
+    pub embedding: bool,
+    /// Transformer layers.
+    pub layers: u32,
+    /// Layers of multi-token prediction.
+    pub mtp: u32,
+    /// Final norm, output layer and loss.
+    pub loss: bool,
 }
 
 /// The distribution of a training run.
@@ -66,6 +153,15 @@ pub struct Parallelism {
     pub gradients: GradientType,
     /// Whether optimizer state is divided over the data-parallel ranks (`--use-distributed-optimizer`).
     pub distributed_optimizer: bool,
+    /// What the optimizer keeps.
+    pub optimizer: Optimizer,
+    /// FP8 training (`--fp8-format`); `None`: linear layers run in [`Self::precision`].
+    pub fp8: Option<Fp8>,
+    /// Whether fc1's output is kept in FP8 for the activation's backward
+    /// (`--activation-func-fp8-input-store`).
+    pub fp8_activation_store: bool,
+    /// Which layers a virtual stage runs.
+    pub layout: Layout,
 }
 
 impl Default for Parallelism {
@@ -87,6 +183,10 @@ impl Default for Parallelism {
             precision: Precision::Bf16,
             gradients: GradientType::Fp32,
             distributed_optimizer: false,
+            optimizer: Optimizer::default(),
+            fp8: None,
+            fp8_activation_store: false,
+            layout: Layout::default(),
         }
     }
 }
@@ -225,6 +325,9 @@ impl Parallelism {
         if self.cp > 1 {
             return Err(unsupported("cp", self.cp, "context parallel is not modelled yet", "give 1"));
         }
+        if let Some(what) = self.not_modelled(config) {
+            return Err(unsupported(what, "given", "it is not modelled yet", "plan a run without it"));
+        }
         if config.moe.is_none() && (self.ep > 1 || self.etp > 1) {
             let ranks = self.ep * self.etp;
             return Err(unsupported("ep·etp", ranks, "a dense model has no experts", "give 1"));
@@ -246,6 +349,23 @@ impl Parallelism {
             ));
         }
         Ok(())
+    }
+
+    fn not_modelled(&self, config: &ModelConfig) -> Option<&'static str> {
+        let moe = config.moe.as_ref();
+        let settings = [
+            ("mla", config.mla.is_some()),
+            ("mtp_layers", config.mtp_layers > 0),
+            ("loss", config.loss != Loss::Unfused),
+            ("latent", moe.is_some_and(|moe| moe.latent > 0)),
+            ("shared_gate", moe.is_some_and(|moe| moe.shared_gate)),
+            ("capacity", moe.is_some_and(|moe| moe.capacity.is_some())),
+            ("optimizer", self.optimizer != Optimizer::default()),
+            ("fp8", self.fp8.is_some()),
+            ("fp8_activation_store", self.fp8_activation_store),
+            ("layout", self.layout != Layout::default()),
+        ];
+        settings.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 }
 

@@ -117,7 +117,7 @@ impl ModelConfig {
         let layers: Vec<u32> = (0..self.layers).collect();
         let share = Share { layers: &layers, first: true, last: true };
         let all = Parameters::new(self, &shape, &share)?;
-        let padding = padded_vocab(self.vocab.into(), 1) - u128::from(self.vocab);
+        let padding = padded_vocab(self, 1) - u128::from(self.vocab);
         let copies = if self.tied_embeddings { 1 } else { 2 };
         // The padding is below 128 rows of h ≤ 2²⁸, twice.
         let padding = (padding * shape.h * copies) as u64;

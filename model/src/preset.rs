@@ -1,8 +1,9 @@
 //! Models by name: the paper's Table II with its parallelism, Mixtral-8x7B and Qwen3-30B-A3B.
 
+use crate::assumptions::VOCAB_MULTIPLE;
 use crate::{
-    Activation, Attention, ModelConfig, ModelError, MoeConfig, MoeLayers, Norm, Parallelism, PermuteIndices,
-    RouterInput,
+    Activation, Attention, Loss, ModelConfig, ModelError, MoeConfig, MoeLayers, Norm, Parallelism,
+    PermuteIndices, RouterInput,
 };
 
 /// A model with the parallelism that it is published with.
@@ -191,6 +192,9 @@ fn moe(experts: u64, top_k: u64, ffn: u64) -> MoeConfig {
         layers: MoeLayers::AfterDense(0),
         permute_indices: PermuteIndices::default(),
         router_input: RouterInput::default(),
+        latent: 0,
+        shared_gate: false,
+        capacity: None,
     }
 }
 
@@ -216,5 +220,10 @@ fn decoder() -> ModelConfig {
         tied_embeddings: false,
         bias: false,
         position_rows: 0,
+        qkv_bias: false,
+        mla: None,
+        mtp_layers: 0,
+        loss: Loss::default(),
+        vocab_multiple: VOCAB_MULTIPLE,
     }
 }

@@ -96,7 +96,7 @@ impl Shape {
             kv: u128::from(config.kv_groups) * u128::from(config.head_dim) / tp,
             heads: u128::from(config.heads) / tp,
             ffn: u128::from(config.ffn) / tp,
-            vocab: padded_vocab(config.vocab.into(), tp) / tp,
+            vocab: padded_vocab(config, tp) / tp,
             glu: config.activation.width(),
             norm_stats: match config.norm {
                 Norm::RmsNorm => 1,
@@ -142,8 +142,8 @@ impl MoeShape {
 }
 
 /// The vocabulary as Megatron pads it.
-pub(crate) fn padded_vocab(vocab: u128, tp: u128) -> u128 {
-    vocab.next_multiple_of(u128::from(crate::assumptions::VOCAB_MULTIPLE) * tp)
+pub(crate) fn padded_vocab(config: &ModelConfig, tp: u128) -> u128 {
+    u128::from(config.vocab).next_multiple_of(u128::from(config.vocab_multiple) * tp)
 }
 
 /// Rates at which the operators of a rank run.

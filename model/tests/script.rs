@@ -268,7 +268,7 @@ fn what_is_wrong_is_named_with_its_value_and_a_fix() {
         (launch("--num-layers"), ["--num-layers is \"\"", "a value"]),
         (launch("--num-layers 2 --normalization Fancy"), ["--normalization is \"Fancy\"", "RMSNorm"]),
         (launch("--num-layers 2 --hidden-dropout x"), ["--hidden-dropout is \"x\"", "from 0 to 1"]),
-        (launch("--num-layers 2 --multi-latent-attention"), ["--multi-latent-attention", "not modelled"]),
+        (launch("--num-layers 2 --use-megatron-fsdp"), ["--use-megatron-fsdp", "not modelled"]),
         (launch("--num-layers 2 --num-layers-per-virtual-pipeline-stage 3"), ["stage is \"3\"", "a divisor"]),
         (
             launch("--num-layers 0 --num-layers-per-virtual-pipeline-stage 1"),

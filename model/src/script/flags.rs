@@ -55,11 +55,26 @@ pub const FLAGS: &[Flag] = &[
     value("--attention-dropout", "P", "Dropout of attention probabilities [0.1]"),
     switch("--untie-embeddings-and-output-weights", "Embedding and output layer of their own"),
     switch("--disable-bias-linear", "Linear layers without bias"),
+    switch("--add-qkv-bias", "A bias for queries, keys and values alone"),
+    switch("--multi-latent-attention", "Multi-latent attention (MLA)"),
+    value("--q-lora-rank", "N", "MLA: columns of the queries' latent [no latent]"),
+    value("--kv-lora-rank", "N", "MLA: columns of the latent of keys and values [32]"),
+    value("--qk-head-dim", "N", "MLA: elements of a query's head without position [128]"),
+    value("--qk-pos-emb-head-dim", "N", "MLA: elements of it with position [64]"),
+    value("--v-head-dim", "N", "MLA: elements of a value's head [128]"),
+    value("--mtp-num-layers", "N", "Layers of multi-token prediction"),
+    switch("--cross-entropy-loss-fusion", "Fused loss"),
+    value("--cross-entropy-fusion-impl", "KIND", "native or te [native]"),
+    value("--make-vocab-size-divisible-by", "N", "The vocabulary is padded to a multiple of N·TP [128]"),
     value("--num-experts", "N", "E"),
     value("--moe-router-topk", "N", "k [2]"),
     value("--moe-ffn-hidden-size", "N", "Hidden size of an expert [that of a dense MLP]"),
     value("--moe-shared-expert-intermediate-size", "N", "Hidden size of the shared expert"),
     value("--moe-layer-freq", "N|LIST", "Which layers have experts: every N-th, or ([0]*3+[1]*29)"),
+    switch("--moe-shared-expert-gate", "A gate on the shared expert's output"),
+    value("--moe-latent-size", "N", "Columns of the latent that experts run on [h]"),
+    value("--moe-expert-capacity-factor", "F", "Drop rows above F·T·k/E for each expert"),
+    switch("--moe-pad-expert-input-to-capacity", "Pad every expert's rows to its capacity"),
     value("--tensor-model-parallel-size", "N", "TP"),
     switch("--sequence-parallel", "Sequence parallel"),
     value("--context-parallel-size", "N", "CP; only 1 is modelled"),
@@ -69,21 +84,30 @@ pub const FLAGS: &[Flag] = &[
     value("--num-layers-per-virtual-pipeline-stage", "N", "Layers of a virtual stage"),
     value("--num-virtual-stages-per-pipeline-rank", "N", "V"),
     value("--microbatch-group-size-per-virtual-pipeline-stage", "N", "Micro-batches in a row per chunk [PP]"),
+    value("--decoder-first-pipeline-num-layers", "N", "Layers of the first pipeline rank"),
+    value("--decoder-last-pipeline-num-layers", "N", "Layers of the last pipeline rank"),
+    switch("--account-for-embedding-in-pipeline-split", "The embedding counts as a layer"),
+    switch("--account-for-loss-in-pipeline-split", "The loss counts as a layer"),
     switch("--overlap-moe-expert-parallel-comm", "Overlap dispatch and combine: one more warm-up forward"),
     value("--micro-batch-size", "N", "Sequences of a micro-batch"),
     value("--global-batch-size", "N", "Sequences of an iteration"),
     switch("--bf16", "BF16"),
     switch("--fp16", "FP16: 2 bytes, like BF16"),
     switch("--use-distributed-optimizer", "Divide optimizer state over data parallel ranks"),
+    value("--optimizer", "KIND", "adam, sgd or muon [adam]"),
+    switch("--use-precision-aware-optimizer", "Optimizer state in the types below"),
+    value("--main-params-dtype", "TYPE", "Type of main parameters [fp32]"),
+    value("--exp-avg-dtype", "TYPE", "Type of the first moment [fp32]"),
+    value("--exp-avg-sq-dtype", "TYPE", "Type of the second moment [fp32]"),
+    switch("--optimizer-cpu-offload", "Optimizer state on the host"),
+    value("--optimizer-offload-fraction", "F", "Share of it [1.0]"),
+    value("--fp8-format", "KIND", "FP8 training: e4m3 or hybrid"),
+    value("--fp8-recipe", "KIND", "delayed, tensorwise, blockwise or mxfp8 [delayed]"),
+    switch("--fp8-param-gather", "Parameters in FP8"),
+    switch("--activation-func-fp8-input-store", "fc1's output is kept in FP8"),
     switch("--grad-reduce-in-bf16", "BF16 gradient buffer"),
     switch("--accumulate-allreduce-grads-in-fp32", "FP32 gradient buffer (the default with BF16)"),
-    switch("--multi-latent-attention", "Not modelled yet"),
-    value("--mtp-num-layers", "N", "Not modelled yet, except 0"),
-    value("--decoder-first-pipeline-num-layers", "N", "Not modelled yet"),
-    value("--decoder-last-pipeline-num-layers", "N", "Not modelled yet"),
     value("--pipeline-model-parallel-layout", "LAYOUT", "Not modelled yet"),
-    switch("--account-for-embedding-in-pipeline-split", "Not modelled yet"),
-    switch("--account-for-loss-in-pipeline-split", "Not modelled yet"),
     switch("--use-torch-fsdp2", "Not modelled yet"),
     switch("--use-megatron-fsdp", "Not modelled yet"),
     switch("--fp32-residual-connection", "Not modelled yet"),
@@ -119,25 +143,15 @@ const REPLACED: &[&str] = &[
 
 /// Flags that may change memory and are not modelled: prefix of the name, and how the model differs.
 const DIFFERS: &[(&str, &str)] = &[
-    ("--fp8-", "activations and weights are modelled without FP8"),
+    ("--fp8-", "FP8 is modelled as far as its format and recipe"),
     ("--fp4-", "activations and weights are modelled without FP4"),
-    ("--activation-func-fp8-input-store", "fc1's output is modelled in the run's precision"),
     ("--moe-router-padding-for-", "padding rows are not counted"),
-    ("--moe-expert-capacity-factor", "rows are modelled without dropping"),
-    ("--moe-pad-expert-input-to-capacity", "rows are modelled without padding"),
     ("--moe-expert-rank-capacity-factor", "rows are modelled without a static buffer"),
     ("--moe-enable-deepep", "dispatch is modelled as all-to-all"),
     ("--moe-flex-dispatcher-backend", "dispatch is modelled as all-to-all"),
-    ("--moe-latent-size", "experts are modelled on the full hidden size"),
     ("--moe-shared-expert-overlap", "the shared expert is modelled before the routed ones"),
-    ("--moe-shared-expert-gate", "the shared expert's gate is not counted"),
     ("--moe-apply-probs-on-input", "probabilities are modelled on the activation"),
-    ("--optimizer-cpu-offload", "optimizer state is modelled on the device"),
-    ("--optimizer-offload-fraction", "optimizer state is modelled on the device"),
-    ("--use-precision-aware-optimizer", "optimizer state is modelled in FP32"),
-    ("--exp-avg", "optimizer state is modelled in FP32"),
     ("--main-grads-dtype", "gradients are modelled as given by --grad-reduce-in-bf16"),
-    ("--main-params-dtype", "main parameters are modelled in FP32"),
     ("--num-distributed-optimizer-instances", "optimizer state is divided over all data-parallel ranks"),
     ("--data-parallel-sharding-strategy", "only optimizer state is modelled as divided"),
     ("--attention-softmax-in-fp32", "unfused probabilities are modelled once, in the run's precision"),
@@ -161,7 +175,7 @@ const DIFFERS: &[(&str, &str)] = &[
 /// Flags (by prefix) that cannot change device memory in training, or only by less than the margin.
 #[rustfmt::skip]
 const HARMLESS: &[&str] = &[
-    "--adam-", "--adlr-", "--add-qkv-bias", "--align-", "--app-tag-", "--apply-", "--async-",
+    "--adam-", "--adlr-", "--align-", "--app-tag-", "--apply-", "--async-",
     "--auto-detect-", "--batch-p2p", "--bias-", "--bert-", "--calc-", "--calculate-per-token-loss", "--check-",
     "--chat-template", "--ckpt-", "--clip-grad", "--clone-", "--config-logger", "--cp-comm-type", "--create-",
     "--cross-entropy-", "--data-cache-path", "--data-path", "--data-args-path", "--data-parallel-random-init",
@@ -172,7 +186,7 @@ const HARMLESS: &[&str] = &[
     "--flight-recorder-", "--fp16-lm-cross-entropy", "--freeze-", "--full-validation", "--gradient-accumulation-fusion",
     "--group-", "--high-priority-", "--hysteresis", "--inference-", "--init-", "--initial-loss-scale", "--inprocess-",
     "--lazy-mpu-init", "--layernorm-", "--local-rank", "--load", "--log-", "--logging-", "--logits-", "--loss-scale",
-    "--lr", "--make-vocab-size-divisible-by", "--manual-gc", "--masked-softmax-fusion", "--memory-snapshot-path",
+    "--lr", "--manual-gc", "--masked-softmax-fusion", "--memory-snapshot-path",
     "--merge-file", "--min-", "--mmap-", "--mock-data", "--moe-", "--most-recent-k", "--mtp-loss-scaling-factor",
     "--muon-", "--nccl-", "--no-", "--non-persistent-", "--norm-epsilon", "--null-tokenizer-", "--num-dataset-",
     "--num-workers", "--nvtx-ranges", "--object-storage-", "--one-logger", "--openai-gelu", "--optimizer",
@@ -233,11 +247,7 @@ impl Flags {
         }
         let shown = environment.shown(name);
         let starts = |prefix: &&str| name.starts_with(*prefix);
-        if name == "--optimizer" && values.first().is_some_and(|kind| kind != "adam") {
-            self.warnings.push(format!("{shown}: Adam's two moments are modelled"));
-        } else if name == "--moe-token-dispatcher-type"
-            && values.first().is_some_and(|kind| kind != "alltoall")
-        {
+        if name == "--moe-token-dispatcher-type" && values.first().is_some_and(|kind| kind != "alltoall") {
             self.warnings.push(format!("{shown}: dispatch is modelled as all-to-all"));
         } else if REPLACED.iter().any(starts) {
             self.replaced.push(shown);

@@ -8,17 +8,20 @@
 
 mod arithmetic;
 mod build;
+mod distribution;
 mod error;
 mod expand;
 mod flags;
 mod launcher;
 mod lexer;
 mod parser;
+mod pattern;
 mod shell;
+mod to_flags;
 
-pub use build::to_flags;
 pub use error::ScriptError;
 pub use flags::{FLAGS, Flag};
+pub use to_flags::to_flags;
 
 use crate::{ModelConfig, Parallelism};
 use build::Reader;

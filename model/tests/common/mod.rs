@@ -1,7 +1,7 @@
 //! Small models for the tests.
 
 use bagualu_model::{
-    Activation, Attention, Device, Model, ModelConfig, MoeConfig, MoeLayers, Norm, Parallelism,
+    Activation, Attention, Device, Loss, Model, ModelConfig, MoeConfig, MoeLayers, Norm, Parallelism,
     PermuteIndices, RouterInput,
 };
 
@@ -23,6 +23,9 @@ pub fn small() -> ModelConfig {
             layers: MoeLayers::AfterDense(0),
             permute_indices: PermuteIndices::default(),
             router_input: RouterInput::default(),
+            latent: 0,
+            shared_gate: false,
+            capacity: None,
         }),
         vocab: 1_000,
         seq: 32,
@@ -36,6 +39,11 @@ pub fn small() -> ModelConfig {
         tied_embeddings: false,
         bias: false,
         position_rows: 0,
+        qkv_bias: false,
+        mla: None,
+        mtp_layers: 0,
+        loss: Loss::default(),
+        vocab_multiple: 128,
     }
 }
 
