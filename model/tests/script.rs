@@ -291,7 +291,7 @@ fn what_is_wrong_is_named_with_its_value_and_a_fix() {
         let text = refused(&script);
         assert!(words.iter().all(|word| text.contains(word)), "{script:?}: {text:?} lacks {words:?}");
     }
-    let launch = read(&launch("--num-layers 2 --fp8-format hybrid --my-own-flag 3 --optimizer muon --lr 1"));
+    let launch = read(&launch("--num-layers 2 --fp4-format e2m1 --my-own-flag 3 --delay-wgrad-compute --lr 1"));
     assert_eq!(launch.warnings.len(), 3, "{:?}", launch.warnings);
     assert!(launch.warnings[1].starts_with("--my-own-flag: not a flag known here"));
     assert_eq!(launch.ignored, ["--lr"]);
