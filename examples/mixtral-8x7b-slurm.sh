@@ -16,7 +16,7 @@ OPTIONS="--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attent
   --seq-length 4096 --max-position-embeddings 32768 --position-embedding-type rope \
   --normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights \
   --attention-dropout 0.0 --hidden-dropout 0.0 \
-  --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-aux-loss-coeff 1e-2 \
+  --num-experts 8 --moe-router-topk 2 --moe-token-dispatcher-type alltoall --moe-grouped-gemm --moe-aux-loss-coeff 1e-2 \
   --tokenizer-type Llama2Tokenizer --tokenizer-model tokenizer.model --vocab-size 32000"
 OPTIONS+=" --tensor-model-parallel-size 1 --pipeline-model-parallel-size 4 \
   --num-virtual-stages-per-pipeline-rank 2 --expert-model-parallel-size 8 \

@@ -34,7 +34,7 @@ ARGS=(
 # The first layer is dense; the rest have experts half as wide as the hidden size.
 add_experts() {
     local width=$((HIDDEN / 2))
-    ARGS+=(--num-experts "$1" --moe-router-topk 4 --moe-ffn-hidden-size $width)
+    ARGS+=(--num-experts "$1" --moe-router-topk 4 --moe-ffn-hidden-size $width --moe-token-dispatcher-type alltoall)
     ARGS+=(--moe-layer-freq "([0]*1+[1]*$((LAYERS - 1)))")
 }
 add_experts $EXPERTS

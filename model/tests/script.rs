@@ -291,7 +291,8 @@ fn what_is_wrong_is_named_with_its_value_and_a_fix() {
         let text = refused(&script);
         assert!(words.iter().all(|word| text.contains(word)), "{script:?}: {text:?} lacks {words:?}");
     }
-    let launch = read(&launch("--num-layers 2 --fp4-format e2m1 --my-own-flag 3 --delay-wgrad-compute --lr 1"));
+    let launch =
+        read(&launch("--num-layers 2 --fp4-format e2m1 --my-own-flag 3 --delay-wgrad-compute --lr 1"));
     assert_eq!(launch.warnings.len(), 3, "{:?}", launch.warnings);
     assert!(launch.warnings[1].starts_with("--my-own-flag: not a flag known here"));
     assert_eq!(launch.ignored, ["--lr"]);
@@ -381,10 +382,15 @@ fn the_older_switch_for_rope_leaves_no_position_embedding() {
 
 #[test]
 fn another_dispatcher_than_the_one_modelled_is_warned_about() {
-    let warnings = |kind: &str| {
-        let flags = format!("--num-experts 4 --moe-token-dispatcher-type {kind}");
-        read(&format!("torchrun --nproc_per_node 1 x.py --num-layers 2 {BASE} {flags}")).warnings
+    let warnings = |flags: &str| {
+        let flags = format!("--num-experts 4 {flags}");
+        read(&format!("torchrun --nproc_per_node 2 x.py --num-layers 2 {BASE} {flags}")).warnings
     };
-    assert_eq!(warnings("alltoall"), Vec::<String>::new());
-    assert_eq!(warnings("allgather"), ["--moe-token-dispatcher-type: dispatch is modelled as all-to-all"]);
+    let none = Vec::<String>::new();
+    assert_eq!(warnings("--expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"), none);
+    assert_eq!(warnings("--moe-token-dispatcher-type flex"), none, "no row leaves its rank");
+    let differs =
+        |kind| [format!("--moe-token-dispatcher-type is {kind}: dispatch is modelled as all-to-all")];
+    assert_eq!(warnings("--expert-model-parallel-size 2 --moe-token-dispatcher-type flex"), differs("flex"));
+    assert_eq!(warnings("--expert-model-parallel-size 2"), differs("allgather"), "Megatron's default");
 }

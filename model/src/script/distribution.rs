@@ -2,7 +2,7 @@
 
 use super::ScriptError;
 use super::build::Reader;
-use crate::{Fp8, Fp8Recipe, GradientType, Layout, Optimizer, Parallelism};
+use crate::{Fp8, Fp8Recipe, GradientType, Layout, ModelConfig, Optimizer, Parallelism};
 
 impl Reader<'_> {
     /// The distribution over `gpus` devices of a model with `layers` layers.
@@ -114,5 +114,19 @@ impl Reader<'_> {
             embedding: self.flags.switch("--account-for-embedding-in-pipeline-split"),
             loss: self.flags.switch("--account-for-loss-in-pipeline-split"),
         })
+    }
+
+    /// How a dispatcher other than the one modelled differs; no matter where no rows leave the rank.
+    pub fn dispatcher(
+        &self,
+        config: &ModelConfig,
+        parallelism: &Parallelism,
+    ) -> Result<Option<String>, ScriptError> {
+        const DISPATCHER: &str = "--moe-token-dispatcher-type";
+        let kind = self.text(DISPATCHER)?.unwrap_or("allgather");
+        if config.moe.is_none() || kind == "alltoall" || parallelism.ep * parallelism.etp == 1 {
+            return Ok(None);
+        }
+        Ok(Some(format!("{DISPATCHER} is {kind}: dispatch is modelled as all-to-all")))
     }
 }

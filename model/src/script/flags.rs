@@ -73,6 +73,11 @@ pub const FLAGS: &[Flag] = &[
     value("--moe-layer-freq", "N|LIST", "Which layers have experts: every N-th, or ([0]*3+[1]*29)"),
     switch("--moe-shared-expert-gate", "A gate on the shared expert's output"),
     value("--moe-latent-size", "N", "Columns of the latent that experts run on [h]"),
+    value(
+        "--moe-token-dispatcher-type",
+        "KIND",
+        "alltoall, flex or allgather [allgather]; modelled as alltoall",
+    ),
     value("--moe-expert-capacity-factor", "F", "Drop rows above F·T·k/E for each expert"),
     switch("--moe-pad-expert-input-to-capacity", "Pad every expert's rows to its capacity"),
     value("--tensor-model-parallel-size", "N", "TP"),
@@ -247,9 +252,7 @@ impl Flags {
         }
         let shown = environment.shown(name);
         let starts = |prefix: &&str| name.starts_with(*prefix);
-        if name == "--moe-token-dispatcher-type" && values.first().is_some_and(|kind| kind != "alltoall") {
-            self.warnings.push(format!("{shown}: dispatch is modelled as all-to-all"));
-        } else if REPLACED.iter().any(starts) {
+        if REPLACED.iter().any(starts) {
             self.replaced.push(shown);
         } else if let Some((_, how)) = DIFFERS.iter().find(|(prefix, _)| starts(prefix)) {
             self.warnings.push(format!("{shown}: {how}"));

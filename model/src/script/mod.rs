@@ -139,6 +139,8 @@ fn build(
     let reader = Reader { flags: &flags, environment };
     let config = reader.config()?;
     let parallelism = reader.parallelism(gpus, config.layers)?;
-    let Flags { ignored, replaced, warnings, .. } = flags;
+    let dispatcher = reader.dispatcher(&config, &parallelism)?;
+    let Flags { ignored, replaced, mut warnings, .. } = flags;
+    warnings.extend(dispatcher);
     Ok(Launch { config, parallelism, line: 0, ignored, replaced, warnings })
 }

@@ -47,6 +47,7 @@ pub fn to_flags(config: &ModelConfig, parallelism: &Parallelism) -> Vec<String> 
         value("--moe-layer-freq", format!("[{}]", layers.join(",")));
     }
     if let Some(moe) = &config.moe {
+        value("--moe-token-dispatcher-type", "alltoall".to_owned());
         value("--moe-latent-size", moe.latent.to_string());
         if let Some(capacity) = moe.capacity {
             let factor = f64::from(capacity.factor_permille) / 1_000.0;
