@@ -148,6 +148,7 @@ const REPLACED: &[&str] = &[
 
 /// Flags that may change memory and are not modelled: prefix of the name, and how the model differs.
 const DIFFERS: &[(&str, &str)] = &[
+    ("--freeze-", "all parameters are modelled as trained"),
     ("--fp8-", "FP8 is modelled as far as its format and recipe"),
     ("--fp4-", "activations and weights are modelled without FP4"),
     ("--moe-router-padding-for-", "padding rows are not counted"),
@@ -188,7 +189,7 @@ const HARMLESS: &[&str] = &[
     "--deterministic-mode", "--disable-", "--dist-ckpt", "--distributed-", "--distrib-optim-", "--dump-", "--embedding-",
     "--empty-unused-memory-level", "--enable-experimental", "--enable-ft-package", "--enable-msc", "--end-weight-decay",
     "--eod-", "--ep-overlap-", "--eval-", "--exit-", "--fim-", "--finetune", "--first-last-layers-bf16", "--flash-",
-    "--flight-recorder-", "--fp16-lm-cross-entropy", "--freeze-", "--full-validation", "--gradient-accumulation-fusion",
+    "--flight-recorder-", "--fp16-lm-cross-entropy", "--full-validation", "--gradient-accumulation-fusion",
     "--group-", "--high-priority-", "--hysteresis", "--inference-", "--init-", "--initial-loss-scale", "--inprocess-",
     "--lazy-mpu-init", "--layernorm-", "--local-rank", "--load", "--log-", "--logging-", "--logits-", "--loss-scale",
     "--lr", "--manual-gc", "--masked-softmax-fusion", "--memory-snapshot-path",
@@ -198,7 +199,7 @@ const HARMLESS: &[&str] = &[
     "--output-layer-", "--overlap-", "--override-", "--pad-vocab-size", "--per-split-", "--persist-", "--pin-cpu-",
     "--pipeline-model-parallel-comm-backend", "--pretrained-checkpoint", "--profile", "--pytorch-profiler", "--qk-",
     "--query-", "--record-", "--replication", "--rerun-", "--reset-", "--result-rejected-", "--rope-", "--rotary-", "--run-",
-    "--save", "--seed", "--sft", "--sgd-momentum", "--sharp", "--skip-train", "--softmax-", "--special-tokens", "--spec",
+    "--save", "--seed", "--sft", "--sgd-momentum", "--sharp", "--skip-train", "--softmax-", "--special-tokens",
     "--split", "--squared-relu", "--start-", "--straggler", "--strict-", "--te-", "--tensorboard", "--test-",
     "--tiktoken-", "--timing-", "--titles-", "--tokenizer-", "--train-", "--trust-remote-code", "--use-", "--valid",
     "--vocab-", "--wandb-", "--warmup", "--wd-", "--weight-decay",
@@ -252,7 +253,9 @@ impl Flags {
         }
         let shown = environment.shown(name);
         let starts = |prefix: &&str| name.starts_with(*prefix);
-        if REPLACED.iter().any(starts) {
+        if name == "--spec" {
+            self.warnings.push(format!("{shown}: Megatron's usual GPT layer is modelled"));
+        } else if REPLACED.iter().any(starts) {
             self.replaced.push(shown);
         } else if let Some((_, how)) = DIFFERS.iter().find(|(prefix, _)| starts(prefix)) {
             self.warnings.push(format!("{shown}: {how}"));
