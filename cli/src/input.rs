@@ -5,10 +5,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use bagualu_model::script::{FLAGS, Given, Launch, ScriptError, from_flags, parse_with, to_flags};
-use bagualu_model::{Device, Model, Preset};
+use bagualu_model::{Device, MAX_DEVICE_FILE, MODELS, Model, Preset};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::Error;
+use crate::names::Names;
 
 const GIB: u64 = 1 << 30;
 /// Bytes read of a script: the longest that is accepted, and one that tells a longer one.
@@ -23,10 +24,11 @@ pub struct Input {
     #[arg(value_name = "SCRIPT")]
     script: Option<PathBuf>,
     /// A preset: a row of the paper's Table II (glm-423b-a30b …), mixtral-8x7b or qwen3-30b-a3b
-    #[arg(long, value_name = "NAME", conflicts_with = "script")]
+    #[arg(long, value_name = "NAME", conflicts_with = "script", hide_possible_values = true,
+        value_parser = Names(|| MODELS.to_vec()))]
     model: Option<String>,
-    /// The device: dcu-64g (the paper's), h100-80g or h200-141g
-    #[arg(long, value_name = "NAME", default_value = "dcu-64g")]
+    /// The device: a preset (dcu-64g is the paper's), or a TOML file: a path with a / or the ending .toml
+    #[arg(long, value_name = "NAME|FILE", default_value = "dcu-64g", value_parser = Names(|| Device::names().collect()))]
     device: String,
     /// Devices in all, if the launcher does not say or to plan for another number
     #[arg(long, value_name = "N")]
@@ -94,8 +96,12 @@ impl Input {
     }
 
     fn device(&self) -> Result<Device, Error> {
-        let mut device = Device::named(&self.device)
-            .map_err(|error| Error::bad_input("--device", error.to_string(), ""))?;
+        let mut device = match is_path(&self.device) {
+            true => device_file(Path::new(&self.device))?,
+            false => Device::named(&self.device).map_err(|error| {
+                Error::bad_input("--device", error.to_string(), "or the path of a .toml file")
+            })?,
+        };
         let sizes = [
             ("--memory", self.memory, &mut device.memory_bytes),
             ("--margin", self.margin, &mut device.margin_bytes),
@@ -175,6 +181,28 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
             Err(Error::bad_input(path.display().to_string(), format!("cannot be read: {error}"), fix))
         }
     }
+}
+
+/// A preset's name has neither a separator nor an ending.
+fn is_path(device: &str) -> bool {
+    device.contains(['/', std::path::MAIN_SEPARATOR]) || device.ends_with(".toml")
+}
+
+fn device_file(path: &Path) -> Result<Device, Error> {
+    let shown = path.display().to_string();
+    // One byte more than is accepted tells a longer file.
+    let mut bytes = Vec::new();
+    let read =
+        File::open(path).and_then(|file| file.take(MAX_DEVICE_FILE as u64 + 1).read_to_end(&mut bytes));
+    if let Err(error) = read {
+        return Err(Error::bad_input(
+            shown,
+            format!("cannot be read: {error}"),
+            "give a TOML file of a device",
+        ));
+    }
+    let name = path.file_stem().map_or_else(|| shown.clone(), |stem| stem.to_string_lossy().into_owned());
+    Device::from_toml(&bytes, &name).map_err(|error| Error::bad_input(shown, error.to_string(), ""))
 }
 
 /// The largest load there is, in thousandths: one rank receives every row of its expert-parallel group. None

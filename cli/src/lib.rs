@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 
 pub mod error;
 pub mod input;
+pub mod names;
 pub mod output;
 pub mod plan;
 pub mod replay;

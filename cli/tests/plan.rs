@@ -207,6 +207,46 @@ fn bad_input_is_one_line_with_field_value_and_fix() {
 }
 
 #[test]
+fn a_device_of_one_s_own() {
+    let own = json(&["--model", "glm-423b-a30b", "--load", "1", "--device", "devices/my-cluster.toml"], 0);
+    assert_eq!(
+        (&own["device"]["name"], &own["device"]["memory_bytes"]),
+        (&"my-cluster".into(), &(80u64 << 30).into())
+    );
+    // An option still overrides the file.
+    let less = json(
+        &[
+            "--model",
+            "glm-423b-a30b",
+            "--load",
+            "1",
+            "--device",
+            "./devices/my-cluster.toml",
+            "--memory",
+            "70",
+        ],
+        0,
+    );
+    assert_eq!(less["device"]["memory_bytes"], 70u64 << 30);
+    for (file, text, words) in [
+        ("absent.toml", None, ["absent.toml", "cannot be read"]),
+        (
+            "wrong.toml",
+            Some("copy_out = \"0 GB/s\""),
+            ["wrong.toml: copy_out is \"0 GB/s\"", "as \"52 GB/s\""],
+        ),
+    ] {
+        let path = std::env::temp_dir().join(format!("bagualu-{}-{file}", std::process::id()));
+        if let Some(text) = text {
+            std::fs::write(&path, text).expect("a file");
+        }
+        let message = refused(&["--model", "glm-423b-a30b", "--device", path.to_str().expect("UTF-8")]);
+        let _ = std::fs::remove_file(&path);
+        assert!(words.iter().all(|word| message.contains(word)), "{message:?} lacks {words:?}");
+    }
+}
+
+#[test]
 fn a_script_above_the_limit_is_not_read_whole() {
     let path = std::env::temp_dir().join(format!("bagualu-long-{}.sh", std::process::id()));
     std::fs::write(&path, "#".repeat(2 << 20)).expect("a file");

@@ -1,10 +1,11 @@
 //! Fuzz targets: each takes any bytes and panics if an invariant is broken.
 //!
 //! The bytes are a program for a generator of valid instances ([`Input`]), so that the search moves
-//! through instances and not through syntax; only [`solver_json`] and the script reader eat raw bytes. The
+//! through instances and not through syntax; only [`solver_json`] and the readers of scripts and devices eat raw bytes. The
 //! binaries in `targets/` hand them to libFuzzer, `tests/corpus.rs` replays `corpus/`.
 
 mod budget;
+mod device;
 mod input;
 mod interleave;
 mod mitigate;
@@ -12,6 +13,7 @@ mod script;
 mod solver_json;
 
 pub use budget::budget;
+pub use device::device;
 pub use input::Input;
 pub use interleave::interleave;
 pub use mitigate::mitigate;

@@ -24,6 +24,11 @@ fn budget() {
 }
 
 #[test]
+fn device() {
+    replay("device", bagualu_fuzz::device);
+}
+
+#[test]
 fn mitigate() {
     replay("mitigate", bagualu_fuzz::mitigate);
 }

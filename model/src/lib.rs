@@ -26,7 +26,7 @@ pub use config::{
     Activation, Attention, Capacity, Loss, Mla, ModelConfig, MoeConfig, MoeLayers, Norm, PermuteIndices,
     RouterInput,
 };
-pub use device::{DEVICES, Device};
+pub use device::{DEVICES, Device, DeviceFileError, MAX_DEVICE_FILE};
 pub use error::ModelError;
 pub use layer::LayerType;
 pub use model::{LayerRef, Model, Stage};

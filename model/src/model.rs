@@ -68,7 +68,7 @@ impl Model {
         Ok(Self {
             config: config.clone(),
             parallelism: parallelism.clone(),
-            device: *device,
+            device: device.clone(),
             types,
             stages,
             micro_batches: counted("micro-batches", parallelism.micro_batches().into())?,

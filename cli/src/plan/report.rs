@@ -148,7 +148,7 @@ pub fn report(plan: &Plan) -> Result<Report<'_>, Error> {
         version: VERSION,
         source: &loaded.source,
         device: Device {
-            name: device.name,
+            name: &device.name,
             memory_bytes: device.memory_bytes,
             margin_bytes: device.margin_bytes,
             host_bytes: device.host_bytes,

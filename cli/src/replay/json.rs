@@ -133,7 +133,7 @@ pub fn report(answer: &Answer<'_>) -> Report {
         version: 1,
         pipeline: Pipeline {
             model: answer.model.to_owned(),
-            device: model.device.name.to_owned(),
+            device: model.device.name.to_string(),
             pipeline_ranks: job.stages(),
             expert_parallel_ranks: shape.ranks(),
             model_chunks: model.parallelism.chunks,

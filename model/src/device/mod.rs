@@ -1,18 +1,24 @@
 //! Devices: memory, rates, links, and the rooflines of the mitigations.
 
+use std::borrow::Cow;
+
 use bagualu_core::cost::Rooflines;
 use bagualu_core::roofline::Knee;
 
 use crate::ModelError;
 use crate::assumptions::{COPY_NS, LAUNCH_NS, MEMORY_PERMILLE};
 
-const GIB: u64 = 1 << 30;
+mod file;
+mod presets;
+
+pub use file::{DeviceFileError, MAX_DEVICE_FILE};
+pub use presets::DEVICES;
 
 /// A device and the node around it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// Name of the preset.
-    pub name: &'static str,
+    /// Name of the preset, or of the file's device.
+    pub name: Cow<'static, str>,
     /// Device memory, bytes.
     pub memory_bytes: u64,
     /// Memory set aside for fragmentation, context and workspace, bytes.
@@ -37,66 +43,22 @@ pub struct Device {
     pub copy_in_bytes_per_s: u64,
 }
 
-/// The device presets.
-pub const DEVICES: [Device; 3] = [
-    // §VI-A: 480 TFLOP/s BF16, 64 GB of HBM, 8 devices a node, 400 GB/s inside, 4 × 400 Gbit/s = 200 GB/s
-    // for 8 devices outside. Assumed: a memory of 64 GiB with 4 GiB set aside, 96 GiB of pinned host
-    // memory, 1.6 TB/s, a PCIe 4.0 ×16 link (24 GB/s), FP32 at a quarter of BF16.
-    Device {
-        name: "dcu-64g",
-        memory_bytes: 64 * GIB,
-        margin_bytes: 4 * GIB,
-        host_bytes: 96 * GIB,
-        bf16_flops: 480_000_000_000_000,
-        fp32_flops: 120_000_000_000_000,
-        memory_bytes_per_s: 1_600_000_000_000,
-        devices_per_node: 8,
-        intra_bytes_per_s: 400_000_000_000,
-        inter_bytes_per_s: 25_000_000_000,
-        copy_out_bytes_per_s: 24_000_000_000,
-        copy_in_bytes_per_s: 24_000_000_000,
-    },
-    // NVIDIA's data sheet of the H100 SXM: 989 TFLOP/s BF16 and 494 TF32 without sparsity, 3.35 TB/s,
-    // NVLink 900 GB/s in both directions, PCIe 5.0 ×16. Memory as its driver reports it: 81,559 MiB.
-    // Assumed: one 400 Gbit/s adapter a device, 52 GB/s of PCIe's 64 reached, host and margin as above.
-    Device {
-        name: "h100-80g",
-        memory_bytes: 81_559 << 20,
-        margin_bytes: 5 * GIB,
-        host_bytes: 192 * GIB,
-        bf16_flops: 989_000_000_000_000,
-        fp32_flops: 494_000_000_000_000,
-        memory_bytes_per_s: 3_350_000_000_000,
-        devices_per_node: 8,
-        intra_bytes_per_s: 450_000_000_000,
-        inter_bytes_per_s: 50_000_000_000,
-        copy_out_bytes_per_s: 52_000_000_000,
-        copy_in_bytes_per_s: 52_000_000_000,
-    },
-    // The same with the memory of the H200: 143,771 MiB at 4.8 TB/s.
-    Device {
-        name: "h200-141g",
-        memory_bytes: 143_771 << 20,
-        margin_bytes: 8 * GIB,
-        host_bytes: 192 * GIB,
-        bf16_flops: 989_000_000_000_000,
-        fp32_flops: 494_000_000_000_000,
-        memory_bytes_per_s: 4_800_000_000_000,
-        devices_per_node: 8,
-        intra_bytes_per_s: 450_000_000_000,
-        inter_bytes_per_s: 50_000_000_000,
-        copy_out_bytes_per_s: 52_000_000_000,
-        copy_in_bytes_per_s: 52_000_000_000,
-    },
-];
-
 impl Device {
     /// The preset called `name`.
     pub fn named(name: &str) -> Result<Self, ModelError> {
         DEVICES.into_iter().find(|device| device.name == name).ok_or_else(|| ModelError::NoSuchName {
             field: "device",
             value: name.to_owned(),
-            known: DEVICES.map(|device| device.name).join(", "),
+            known: Self::names().collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// Names of the presets.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        // All names of presets are borrowed; an owned one would have no place to live.
+        DEVICES.into_iter().filter_map(|device| match device.name {
+            Cow::Borrowed(name) => Some(name),
+            Cow::Owned(_) => None,
         })
     }
 
@@ -132,7 +94,18 @@ mod tests {
     fn presets_are_found_by_name() {
         assert_eq!(Device::named("h200-141g").expect("a preset").memory_bytes_per_s, 4_800_000_000_000);
         let error = Device::named("h300").expect_err("no preset").to_string();
-        assert!(error.contains("h300") && error.contains("dcu-64g, h100-80g, h200-141g"), "{error}");
+        assert!(error.contains("h300") && error.contains("dcu-64g, a100-80g, h100-80g"), "{error}");
+    }
+
+    #[test]
+    fn presets_are_sound() {
+        assert_eq!(Device::names().count(), DEVICES.len());
+        for device in DEVICES {
+            assert!(device.margin_bytes < device.memory_bytes, "{}", device.name);
+            assert!(device.inter_bytes_per_s <= device.intra_bytes_per_s, "{}", device.name);
+            assert!(device.copy_out_bytes_per_s < device.memory_bytes_per_s, "{}", device.name);
+            assert!(device.fp32_flops < device.bf16_flops, "{}", device.name);
+        }
     }
 
     #[test]
