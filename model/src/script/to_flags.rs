@@ -1,164 +1,196 @@
 //! Shapes and distribution to flags.
 
 use crate::{
-    Activation, Attention, Fp8Recipe, GradientType, Layout, Loss, ModelConfig, Norm, Parallelism, Precision,
+    Activation, Attention, Fp8Recipe, GradientType, Layout, Loss, ModelConfig, MoeConfig, Norm, Parallelism,
+    Precision,
 };
 
 /// The flags that read back as `config` on `parallelism`; the number of devices, and what permutation and
 /// router keep, have none.
 pub fn to_flags(config: &ModelConfig, parallelism: &Parallelism) -> Vec<String> {
-    let mut flags = Vec::new();
-    let mut value = |name: &str, value: String| flags.extend([name.to_owned(), value]);
-    let probability = |on: bool| if on { "0.1" } else { "0" }.to_owned();
-    value("--num-layers", config.layers.to_string());
-    value("--hidden-size", config.hidden.to_string());
-    value("--num-attention-heads", config.heads.to_string());
-    value("--num-query-groups", config.kv_groups.to_string());
-    value("--kv-channels", config.head_dim.to_string());
-    value("--ffn-hidden-size", config.ffn.to_string());
-    value("--vocab-size", config.vocab.to_string());
-    value("--seq-length", config.seq.to_string());
-    value("--hidden-dropout", probability(config.hidden_dropout));
-    value("--attention-dropout", probability(config.attention_dropout));
-    value(
-        "--normalization",
-        match config.norm {
-            Norm::RmsNorm => "RMSNorm".to_owned(),
-            Norm::LayerNorm => "LayerNorm".to_owned(),
-        },
-    );
-    value(
-        "--attention-backend",
-        match config.attention {
-            Attention::Flash => "flash".to_owned(),
-            Attention::Unfused => "unfused".to_owned(),
-        },
-    );
-    match config.position_rows {
-        0 => value("--position-embedding-type", "rope".to_owned()),
-        rows => value("--max-position-embeddings", rows.to_string()),
-    }
-    if let Some(moe) = &config.moe {
-        value("--num-experts", moe.experts.to_string());
-        value("--moe-router-topk", moe.top_k.to_string());
-        value("--moe-ffn-hidden-size", moe.ffn.to_string());
-        value("--moe-shared-expert-intermediate-size", moe.shared_ffn.to_string());
-        let layers: Vec<_> = (0..config.layers).map(|l| u8::from(config.is_moe(l)).to_string()).collect();
-        value("--moe-layer-freq", format!("[{}]", layers.join(",")));
-    }
-    if let Some(moe) = &config.moe {
-        value("--moe-token-dispatcher-type", "alltoall".to_owned());
-        value("--moe-latent-size", moe.latent.to_string());
-        if let Some(capacity) = moe.capacity {
-            let factor = f64::from(capacity.factor_permille) / 1_000.0;
-            value("--moe-expert-capacity-factor", factor.to_string());
-        }
-    }
-    if let Some(mla) = &config.mla {
-        value("--q-lora-rank", mla.q_lora_rank.to_string());
-        value("--kv-lora-rank", mla.kv_lora_rank.to_string());
-        value("--qk-head-dim", mla.qk_head_dim.to_string());
-        value("--qk-pos-emb-head-dim", mla.qk_rope_dim.to_string());
-        value("--v-head-dim", mla.v_head_dim.to_string());
-    }
-    value("--mtp-num-layers", config.mtp_layers.to_string());
-    value("--make-vocab-size-divisible-by", config.vocab_multiple.to_string());
-    if config.loss == Loss::TransformerEngine {
-        value("--cross-entropy-fusion-impl", "te".to_owned());
-    }
-    value("--tensor-model-parallel-size", parallelism.tp.to_string());
-    value("--context-parallel-size", parallelism.cp.to_string());
-    value("--expert-model-parallel-size", parallelism.ep.to_string());
-    value("--expert-tensor-parallel-size", parallelism.etp.to_string());
-    value("--pipeline-model-parallel-size", parallelism.pp.to_string());
-    value("--num-virtual-stages-per-pipeline-rank", parallelism.chunks.to_string());
-    value("--microbatch-group-size-per-virtual-pipeline-stage", parallelism.group_size.to_string());
-    value("--micro-batch-size", parallelism.micro_batch.to_string());
-    value("--global-batch-size", parallelism.global_batch.to_string());
-    distribution(parallelism, &mut value);
-    let optimizer = parallelism.optimizer;
-    let narrow = [optimizer.main_bytes, optimizer.first_moment_bytes, optimizer.second_moment_bytes]
-        .iter()
-        .any(|bytes| matches!(bytes, 1 | 2));
-    let capacity = config.moe.as_ref().and_then(|moe| moe.capacity);
-    let switches = [
-        ("--group-query-attention", true),
-        ("--qk-layernorm", config.qk_norm),
-        ("--swiglu", config.activation == Activation::SwiGlu),
-        (
-            match config.activation {
-                Activation::SwiGlu => "--no-bias-swiglu-fusion",
-                Activation::Gelu => "--no-bias-gelu-fusion",
-            },
-            !config.fused_activation,
-        ),
-        ("--untie-embeddings-and-output-weights", !config.tied_embeddings),
-        ("--disable-bias-linear", !config.bias),
-        ("--add-qkv-bias", config.qkv_bias),
-        ("--multi-latent-attention", config.mla.is_some()),
-        ("--cross-entropy-loss-fusion", config.loss != Loss::Unfused),
-        ("--moe-shared-expert-gate", config.moe.as_ref().is_some_and(|moe| moe.shared_gate)),
-        ("--moe-pad-expert-input-to-capacity", capacity.is_some_and(|capacity| capacity.pad)),
-        ("--use-precision-aware-optimizer", narrow),
-        ("--optimizer-cpu-offload", parallelism.optimizer.host_permille > 0),
-        ("--fp8-param-gather", parallelism.fp8.is_some_and(|fp8| fp8.parameters)),
-        ("--activation-func-fp8-input-store", parallelism.fp8_activation_store),
-        (
-            "--account-for-embedding-in-pipeline-split",
-            parallelism.layout == EMBEDDING || parallelism.layout == BOTH,
-        ),
-        ("--account-for-loss-in-pipeline-split", parallelism.layout == LOSS || parallelism.layout == BOTH),
-        ("--sequence-parallel", parallelism.sequence_parallel),
-        ("--overlap-moe-expert-parallel-comm", parallelism.overlap_ep),
-        ("--bf16", parallelism.precision == Precision::Bf16),
-        ("--grad-reduce-in-bf16", parallelism.gradients == GradientType::Bf16),
-        ("--use-distributed-optimizer", parallelism.distributed_optimizer),
-    ];
-    flags.extend(switches.into_iter().filter(|(_, on)| *on).map(|(name, _)| name.to_owned()));
+    let mut flags = config_flags(config);
+    flags.append(&mut parallelism_flags(parallelism));
     flags
 }
 
-const EMBEDDING: Layout = Layout::Even { embedding: true, loss: false };
-const LOSS: Layout = Layout::Even { embedding: false, loss: true };
-const BOTH: Layout = Layout::Even { embedding: true, loss: true };
+/// The flags of the shape alone.
+pub(crate) fn config_flags(config: &ModelConfig) -> Vec<String> {
+    let mut list = List::default();
+    let probability = |on: bool| if on { "0.1" } else { "0" };
+    list.value("--num-layers", config.layers);
+    list.value("--hidden-size", config.hidden);
+    list.value("--num-attention-heads", config.heads);
+    list.switch("--group-query-attention", true);
+    list.value("--num-query-groups", config.kv_groups);
+    list.value("--kv-channels", config.head_dim);
+    list.value("--ffn-hidden-size", config.ffn);
+    list.value("--vocab-size", config.vocab);
+    list.value("--make-vocab-size-divisible-by", config.vocab_multiple);
+    list.value("--seq-length", config.seq);
+    list.value("--hidden-dropout", probability(config.hidden_dropout));
+    list.value("--attention-dropout", probability(config.attention_dropout));
+    list.value(
+        "--normalization",
+        match config.norm {
+            Norm::RmsNorm => "RMSNorm",
+            Norm::LayerNorm => "LayerNorm",
+        },
+    );
+    list.value(
+        "--attention-backend",
+        match config.attention {
+            Attention::Flash => "flash",
+            Attention::Unfused => "unfused",
+        },
+    );
+    match config.position_rows {
+        0 => list.value("--position-embedding-type", "rope"),
+        rows => list.value("--max-position-embeddings", rows),
+    }
+    list.switch("--qk-layernorm", config.qk_norm);
+    activation(config, &mut list);
+    list.switch("--untie-embeddings-and-output-weights", !config.tied_embeddings);
+    list.switch("--disable-bias-linear", !config.bias);
+    list.switch("--add-qkv-bias", config.qkv_bias);
+    if let Some(moe) = &config.moe {
+        experts(config, moe, &mut list);
+    }
+    if let Some(mla) = &config.mla {
+        list.switch("--multi-latent-attention", true);
+        list.value("--q-lora-rank", mla.q_lora_rank);
+        list.value("--kv-lora-rank", mla.kv_lora_rank);
+        list.value("--qk-head-dim", mla.qk_head_dim);
+        list.value("--qk-pos-emb-head-dim", mla.qk_rope_dim);
+        list.value("--v-head-dim", mla.v_head_dim);
+    }
+    list.value("--mtp-num-layers", config.mtp_layers);
+    list.switch("--cross-entropy-loss-fusion", config.loss != Loss::Unfused);
+    if config.loss == Loss::TransformerEngine {
+        list.value("--cross-entropy-fusion-impl", "te");
+    }
+    list.0
+}
 
-/// Optimizer, FP8 and the layers of the pipeline's ends.
-fn distribution(parallelism: &Parallelism, value: &mut impl FnMut(&str, String)) {
+fn activation(config: &ModelConfig, list: &mut List) {
+    let fused = match config.activation {
+        Activation::SwiGlu => "--no-bias-swiglu-fusion",
+        Activation::Gelu => "--no-bias-gelu-fusion",
+    };
+    list.switch("--swiglu", config.activation == Activation::SwiGlu);
+    list.switch(fused, !config.fused_activation);
+}
+
+fn experts(config: &ModelConfig, moe: &MoeConfig, list: &mut List) {
+    list.value("--num-experts", moe.experts);
+    list.value("--moe-router-topk", moe.top_k);
+    list.value("--moe-ffn-hidden-size", moe.ffn);
+    list.value("--moe-shared-expert-intermediate-size", moe.shared_ffn);
+    list.switch("--moe-shared-expert-gate", moe.shared_gate);
+    let layers: Vec<_> = (0..config.layers).map(|l| u8::from(config.is_moe(l)).to_string()).collect();
+    list.value("--moe-layer-freq", format_args!("[{}]", layers.join(",")));
+    list.value("--moe-token-dispatcher-type", "alltoall");
+    list.value("--moe-latent-size", moe.latent);
+    if let Some(capacity) = moe.capacity {
+        list.value("--moe-expert-capacity-factor", f64::from(capacity.factor_permille) / 1_000.0);
+        list.switch("--moe-pad-expert-input-to-capacity", capacity.pad);
+    }
+}
+
+fn parallelism_flags(parallelism: &Parallelism) -> Vec<String> {
+    let mut list = List::default();
+    list.value("--tensor-model-parallel-size", parallelism.tp);
+    list.switch("--sequence-parallel", parallelism.sequence_parallel);
+    list.value("--context-parallel-size", parallelism.cp);
+    list.value("--expert-model-parallel-size", parallelism.ep);
+    list.value("--expert-tensor-parallel-size", parallelism.etp);
+    list.value("--pipeline-model-parallel-size", parallelism.pp);
+    list.value("--num-virtual-stages-per-pipeline-rank", parallelism.chunks);
+    list.value("--microbatch-group-size-per-virtual-pipeline-stage", parallelism.group_size);
+    list.switch("--overlap-moe-expert-parallel-comm", parallelism.overlap_ep);
+    list.value("--micro-batch-size", parallelism.micro_batch);
+    list.value("--global-batch-size", parallelism.global_batch);
+    list.switch("--bf16", parallelism.precision == Precision::Bf16);
+    list.switch("--grad-reduce-in-bf16", parallelism.gradients == GradientType::Bf16);
+    list.switch("--use-distributed-optimizer", parallelism.distributed_optimizer);
+    list.switch("--activation-func-fp8-input-store", parallelism.fp8_activation_store);
+    optimizer(parallelism, &mut list);
+    fp8(parallelism, &mut list);
+    layout(parallelism, &mut list);
+    list.0
+}
+
+fn optimizer(parallelism: &Parallelism, list: &mut List) {
     let optimizer = &parallelism.optimizer;
     let dtype = |bytes| match bytes {
-        1 => "fp8".to_owned(),
-        2 => "fp16".to_owned(),
-        _ => "fp32".to_owned(),
+        1 => "fp8",
+        2 => "fp16",
+        _ => "fp32",
     };
+    let sizes = [optimizer.main_bytes, optimizer.first_moment_bytes, optimizer.second_moment_bytes];
+    list.switch("--use-precision-aware-optimizer", sizes.iter().any(|bytes| matches!(bytes, 1 | 2)));
     match (optimizer.first_moment_bytes, optimizer.second_moment_bytes) {
-        (0, 0) => value("--optimizer", "sgd".to_owned()),
-        (_, 0) => value("--optimizer", "muon".to_owned()),
+        (0, 0) => list.value("--optimizer", "sgd"),
+        (_, 0) => list.value("--optimizer", "muon"),
         (first, second) => {
-            value("--exp-avg-dtype", dtype(first));
-            value("--exp-avg-sq-dtype", dtype(second));
+            list.value("--exp-avg-dtype", dtype(first));
+            list.value("--exp-avg-sq-dtype", dtype(second));
         }
     }
-    value("--main-params-dtype", dtype(optimizer.main_bytes));
+    list.value("--main-params-dtype", dtype(optimizer.main_bytes));
     if optimizer.host_permille > 0 {
-        value("--optimizer-offload-fraction", (f64::from(optimizer.host_permille) / 1_000.0).to_string());
+        list.switch("--optimizer-cpu-offload", true);
+        list.value("--optimizer-offload-fraction", f64::from(optimizer.host_permille) / 1_000.0);
     }
-    if let Some(fp8) = &parallelism.fp8 {
-        value("--fp8-format", "hybrid".to_owned());
-        let recipe = match fp8.recipe {
+}
+
+fn fp8(parallelism: &Parallelism, list: &mut List) {
+    let Some(fp8) = &parallelism.fp8 else { return };
+    list.value("--fp8-format", "hybrid");
+    list.value(
+        "--fp8-recipe",
+        match fp8.recipe {
             Fp8Recipe::Delayed => "delayed",
             Fp8Recipe::Tensorwise => "tensorwise",
             Fp8Recipe::Blockwise => "blockwise",
             Fp8Recipe::Mxfp8 => "mxfp8",
-        };
-        value("--fp8-recipe", recipe.to_owned());
-    }
-    if let Layout::Ends { first, last } = parallelism.layout {
-        let ends =
-            [("--decoder-first-pipeline-num-layers", first), ("--decoder-last-pipeline-num-layers", last)];
-        for (name, layers) in ends {
-            if let Some(layers) = layers {
-                value(name, layers.to_string());
+        },
+    );
+    list.switch("--fp8-param-gather", fp8.parameters);
+}
+
+fn layout(parallelism: &Parallelism, list: &mut List) {
+    match parallelism.layout {
+        Layout::Even { embedding, loss } => {
+            list.switch("--account-for-embedding-in-pipeline-split", embedding);
+            list.switch("--account-for-loss-in-pipeline-split", loss);
+        }
+        Layout::Ends { first, last } => {
+            let ends = [
+                ("--decoder-first-pipeline-num-layers", first),
+                ("--decoder-last-pipeline-num-layers", last),
+            ];
+            for (name, layers) in ends {
+                if let Some(layers) = layers {
+                    list.value(name, layers);
+                }
             }
+        }
+        Layout::Stages(_) => {}
+    }
+}
+
+/// Flags in order.
+#[derive(Default)]
+struct List(Vec<String>);
+
+impl List {
+    fn value(&mut self, name: &str, value: impl ToString) {
+        self.0.extend([name.to_owned(), value.to_string()]);
+    }
+
+    fn switch(&mut self, name: &str, on: bool) {
+        if on {
+            self.0.push(name.to_owned());
         }
     }
 }
