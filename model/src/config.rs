@@ -52,6 +52,8 @@ pub struct ModelConfig {
     pub bias: bool,
     /// Rows of a learned position embedding; 0 with rotary or no positions.
     pub position_rows: u64,
+    /// Rotary position embedding of queries and keys (`--position-embedding-type`).
+    pub rotary: Rotary,
     /// Whether only the projection to queries, keys and values has a bias (`--add-qkv-bias`).
     pub qkv_bias: bool,
     /// Multi-latent attention, in place of grouped queries (`--multi-latent-attention`).
@@ -63,6 +65,19 @@ pub struct ModelConfig {
     /// What the vocabulary of a tensor-parallel rank is padded to a multiple of
     /// (`--make-vocab-size-divisible-by`).
     pub vocab_multiple: u64,
+}
+
+/// Rotary position embedding of queries and keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Rotary {
+    /// None, or positions of another kind.
+    None,
+    /// One kernel, which keeps nothing of its own.
+    #[default]
+    Fused,
+    /// Several kernels, which keep a table of cosines and sines for queries and one for keys
+    /// (`--no-rope-fusion`).
+    Unfused,
 }
 
 /// Multi-latent attention: queries, keys and values come from compressed latents.

@@ -24,7 +24,7 @@ mod static_bytes;
 pub use buffers::{Buffers, Memory};
 pub use config::{
     Activation, Attention, Capacity, Loss, Mla, ModelConfig, MoeConfig, MoeLayers, Norm, PermuteIndices,
-    RouterInput,
+    Rotary, RouterInput,
 };
 pub use device::{DEVICES, Device, DeviceFileError, MAX_DEVICE_FILE};
 pub use error::ModelError;

@@ -3,7 +3,7 @@
 use crate::assumptions::VOCAB_MULTIPLE;
 use crate::{
     Activation, Attention, Loss, ModelConfig, ModelError, MoeConfig, MoeLayers, Norm, Parallelism,
-    PermuteIndices, RouterInput,
+    PermuteIndices, Rotary, RouterInput,
 };
 
 /// A model with the parallelism that it is published with.
@@ -220,6 +220,7 @@ fn decoder() -> ModelConfig {
         tied_embeddings: false,
         bias: false,
         position_rows: 0,
+        rotary: Rotary::Fused,
         qkv_bias: false,
         mla: None,
         mtp_layers: 0,

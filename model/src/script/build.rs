@@ -9,7 +9,7 @@ use super::pattern::pattern;
 use crate::assumptions::VOCAB_MULTIPLE;
 use crate::{
     Activation, Attention, Capacity, Loss, Mla, ModelConfig, MoeConfig, MoeLayers, Norm, PermuteIndices,
-    Precision, RouterInput,
+    Precision, Rotary, RouterInput,
 };
 
 /// Reads values with their defaults.
@@ -90,6 +90,7 @@ impl Reader<'_> {
             tied_embeddings: !self.flags.switch("--untie-embeddings-and-output-weights"),
             bias: !self.flags.switch("--disable-bias-linear"),
             position_rows: self.position_rows(seq)?,
+            rotary: self.rotary()?,
             qkv_bias: self.flags.switch("--add-qkv-bias"),
             mla: self.mla()?,
             mtp_layers: self.small("--mtp-num-layers", 0)?,
@@ -212,6 +213,19 @@ impl Reader<'_> {
             "learned_absolute" => self.or("--max-position-embeddings", seq),
             _ => Ok(0),
         }
+    }
+
+    /// Multi-latent attention has rotary positions whatever is said of the others.
+    fn rotary(&self) -> Result<Rotary, ScriptError> {
+        let kind = self.text("--position-embedding-type")?.unwrap_or("learned_absolute");
+        let rotary = self.flags.switch("--use-rotary-position-embeddings")
+            || self.flags.switch("--multi-latent-attention")
+            || matches!(kind, "rope" | "yarn" | "mrope");
+        Ok(match (rotary, self.flags.switch("--no-rope-fusion")) {
+            (false, _) => Rotary::None,
+            (true, false) => Rotary::Fused,
+            (true, true) => Rotary::Unfused,
+        })
     }
 
     fn norm(&self) -> Result<Norm, ScriptError> {

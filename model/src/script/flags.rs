@@ -39,6 +39,7 @@ pub const FLAGS: &[Flag] = &[
     value("--max-position-embeddings", "N", "Rows of a learned position embedding [sequence length]"),
     value("--position-embedding-type", "KIND", "learned_absolute or rope, among others"),
     switch("--use-rotary-position-embeddings", "The older way to say --position-embedding-type rope"),
+    switch("--no-rope-fusion", "Rotary embedding by several kernels, its tables saved"),
     value("--vocab-size", "N", "Vocabulary before padding"),
     value("--padded-vocab-size", "N", "Vocabulary after padding"),
     value("--tokenizer-type", "KIND", "GPT2BPETokenizer implies a vocabulary of 50257"),

@@ -2,7 +2,7 @@
 
 use bagualu_model::{
     Activation, Attention, Device, Loss, Model, ModelConfig, MoeConfig, MoeLayers, Norm, Parallelism,
-    PermuteIndices, RouterInput,
+    PermuteIndices, Rotary, RouterInput,
 };
 
 /// A one-layer model with h = 32, 2 of 4 experts of f = 48, and 64 tokens: the shape that Megatron's saved
@@ -39,6 +39,7 @@ pub fn small() -> ModelConfig {
         tied_embeddings: false,
         bias: false,
         position_rows: 0,
+        rotary: Rotary::Fused,
         qkv_bias: false,
         mla: None,
         mtp_layers: 0,
