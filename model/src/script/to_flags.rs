@@ -2,7 +2,7 @@
 
 use crate::{
     Activation, Attention, Fp8Recipe, GradientType, Layout, Loss, ModelConfig, MoeConfig, Norm, Parallelism,
-    Precision,
+    Precision, Rotary,
 };
 
 /// The flags that read back as `config` on `parallelism`; the number of devices, and what permutation and
@@ -43,10 +43,12 @@ pub(crate) fn config_flags(config: &ModelConfig) -> Vec<String> {
             Attention::Unfused => "unfused",
         },
     );
-    match config.position_rows {
-        0 => list.value("--position-embedding-type", "rope"),
-        rows => list.value("--max-position-embeddings", rows),
+    match (config.position_rows, config.rotary) {
+        (0, Rotary::None) => list.value("--position-embedding-type", "none"),
+        (0, _) => list.value("--position-embedding-type", "rope"),
+        (rows, _) => list.value("--max-position-embeddings", rows),
     }
+    list.switch("--no-rope-fusion", config.rotary == Rotary::Unfused);
     list.switch("--qk-layernorm", config.qk_norm);
     activation(config, &mut list);
     list.switch("--untie-embeddings-and-output-weights", !config.tied_embeddings);
