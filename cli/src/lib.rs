@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod error;
+pub mod explain;
 pub mod input;
 pub mod names;
 pub mod output;
@@ -28,6 +29,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Plan(plan::Args),
+    Explain(explain::Args),
     Replay(replay::Args),
     Solve(solve::Args),
 }
@@ -47,6 +49,7 @@ impl Command {
     fn run(self) -> Result<(), Error> {
         match self {
             Self::Plan(args) => plan::run(args),
+            Self::Explain(args) => explain::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Solve(args) => solve::run(args),
         }
@@ -56,6 +59,7 @@ impl Command {
     fn json(&self) -> bool {
         match self {
             Self::Plan(args) => args.json(),
+            Self::Explain(args) => args.json(),
             Self::Replay(args) => args.json(),
             Self::Solve(args) => args.json(),
         }

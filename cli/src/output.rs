@@ -36,6 +36,30 @@ pub fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
+/// Columns of a line of text.
+const WIDTH: usize = 100;
+
+/// `line` in lines of at most 100 columns, those after the first behind `indent`.
+pub fn wrapped(line: &str, indent: &str) -> String {
+    let start = line.len() - line.trim_start().len();
+    let mut text = line[..start].to_owned();
+    let mut column = line[..start].trim_start_matches('\n').chars().count();
+    for (place, word) in line[start..].split_whitespace().enumerate() {
+        let width = word.chars().count();
+        if place > 0 && column + 1 + width > WIDTH {
+            text.push('\n');
+            text.push_str(indent);
+            column = indent.len();
+        } else if place > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += width;
+    }
+    text + "\n"
+}
+
 /// Bytes for people: `1.50 GiB`.
 pub fn bytes(bytes: u64) -> String {
     scaled(bytes, 1024, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
@@ -64,6 +88,16 @@ fn scaled(value: u64, step: u64, units: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_wrapped_between_words() {
+        let line = format!("  {}", "word ".repeat(40));
+        let text = wrapped(&line, "    ");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("    word")), "{text}");
+        assert_eq!(text.split_whitespace().count(), 40);
+        assert_eq!(wrapped("\nshort", " "), "\nshort\n");
+    }
 
     #[test]
     fn quantities_read_well() {

@@ -427,6 +427,11 @@ impl<'a> Controller<'a> {
         &self.device
     }
 
+    /// The host pool's budget.
+    pub fn host_budget(&self) -> &Budget<'a> {
+        &self.host
+    }
+
     /// The bytes on the device.
     pub fn ledger(&self) -> &Ledger<'a> {
         &self.ledger

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bagualu_core::budget::BudgetError;
+use bagualu_core::budget::{Allowance, BudgetError};
 use bagualu_core::controller::{Controller, ControllerError, Gate, LayerRecord, Settings};
 use bagualu_core::cost::LayerStorage;
 use bagualu_core::curve::{OpCost, layer_costs, peak};
@@ -51,6 +51,34 @@ impl Carried {
     }
 }
 
+/// A layer of a unit runs: what an observer of the iteration is told.
+pub struct Step<'s> {
+    /// The unit.
+    pub unit: u32,
+    /// Bytes on the device while it runs: work, pending copies and recovery included.
+    pub device_bytes: u64,
+    /// What was decided for it, in forward; `None` in backward.
+    pub decided: Option<&'s Decided>,
+}
+
+/// What the controller decided for a layer, and within which bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Decided {
+    /// The decision.
+    pub record: LayerRecord,
+    /// Whether the real rows changed the plan made before the forward: then to the limit, not the quota.
+    pub replanned: bool,
+    /// Device bytes that the unit may hold.
+    pub device: Allowance,
+    /// Host bytes that it may hold.
+    pub host: Allowance,
+    /// What the unit was to hold at its end when this layer was decided.
+    pub promised_bytes: u64,
+}
+
+/// Who observes an iteration.
+pub type Watch<'w> = dyn FnMut(&Step<'_>) + 'w;
+
 /// The peak of the iteration's curve if everything is kept.
 pub fn unmitigated(rank: &Rank<'_>, rows: u32) -> Result<u64, String> {
     let mut chunks = Vec::new();
@@ -80,6 +108,16 @@ pub fn unmitigated(rank: &Rank<'_>, rows: u32) -> Result<u64, String> {
 
 /// Runs the iteration; what does not fit is an answer, anything else an error.
 pub fn carry(rank: &Rank<'_>, provision: &Provision, rows: u32) -> Result<Result<Carried, Shortage>, String> {
+    carry_watched(rank, provision, rows, None)
+}
+
+/// Runs the iteration as [`carry`] does, under the eyes of an observer.
+pub fn carry_watched(
+    rank: &Rank<'_>,
+    provision: &Provision,
+    rows: u32,
+    watch: Option<&mut Watch<'_>>,
+) -> Result<Result<Carried, Shortage>, String> {
     let mut buffers = Buffers::new(&rank.stage, rank.events.len() / 2);
     let controller = Controller::new(
         rank.stage,
@@ -100,6 +138,7 @@ pub fn carry(rank: &Rank<'_>, provision: &Provision, rows: u32) -> Result<Result
         costs: BTreeMap::new(),
         storage: Box::default(),
         carried: Carried::default(),
+        watch,
     };
     match run.iterate() {
         Ok(()) => {
@@ -135,7 +174,7 @@ impl From<ControllerError> for Stuck {
 /// What a layer costs under a plan: forward, backward and added ns.
 type LayerTimes = (u64, u64, u64);
 
-struct Run<'r, 'c> {
+struct Run<'r, 'c, 'w, 'o> {
     rank: &'r Rank<'c>,
     controller: Controller<'c>,
     rule: RowThreshold,
@@ -144,9 +183,10 @@ struct Run<'r, 'c> {
     costs: BTreeMap<(u16, u32, [u64; 3]), LayerTimes>,
     storage: Box<LayerStorage>,
     carried: Carried,
+    watch: Option<&'w mut Watch<'o>>,
 }
 
-impl<'r> Run<'r, '_> {
+impl<'r> Run<'r, '_, '_, '_> {
     fn iterate(&mut self) -> Result<(), Stuck> {
         let rank = self.rank;
         for &event in rank.events {
@@ -159,12 +199,13 @@ impl<'r> Run<'r, '_> {
     }
 
     fn forward(&mut self, unit: u32) -> Result<(), Stuck> {
-        self.controller.handle_forward(unit)?;
+        let device = self.controller.handle_forward(unit)?;
         let kinds = self.rank.kinds(unit);
         for (layer, &kind) in kinds.iter().enumerate() {
             let decision = self.controller.handle_layer(layer, self.gate(kind)?)?;
             self.wait(|controller| controller.poll_layer())?;
             let record = *self.controller.decided(unit, layer)?;
+            self.show_forward(unit, layer, device, decision.replanned)?;
             let (forward, backward, added) = self.times(kind, &record)?;
             self.copies.now = self.copies.now.saturating_add(forward);
             let offloaded = self.controller.handle_layer_done()?;
@@ -184,11 +225,38 @@ impl<'r> Run<'r, '_> {
         for (layer, &kind) in kinds.iter().enumerate().rev() {
             self.wait(|controller| controller.poll_recovery(layer))?;
             let record = *self.controller.decided(unit, layer)?;
+            self.show(unit, record.growth_bytes.saturating_add(record.backward_work_bytes), None);
             let (_, backward, added) = self.times(kind, &record)?;
             self.copies.now = self.copies.now.saturating_add(backward).saturating_add(added);
             self.controller.handle_recovery_done()?;
         }
         Ok(self.controller.handle_backward_done()?)
+    }
+
+    /// Shows an observer the layer that has been decided and runs.
+    fn show_forward(
+        &mut self,
+        unit: u32,
+        layer: usize,
+        device: Allowance,
+        replanned: bool,
+    ) -> Result<(), Stuck> {
+        if self.watch.is_none() {
+            return Ok(());
+        }
+        let record = *self.controller.decided(unit, layer)?;
+        let host = self.controller.host_budget().forward().map_err(ControllerError::from)?;
+        let promised_bytes = self.controller.promised()?;
+        let decided = Decided { record, replanned, device, host, promised_bytes };
+        self.show(unit, record.forward_work_bytes, Some(&decided));
+        Ok(())
+    }
+
+    fn show(&mut self, unit: u32, work: u64, decided: Option<&Decided>) {
+        if let Some(watch) = &mut self.watch {
+            let device_bytes = self.controller.ledger().current().saturating_add(work);
+            watch(&Step { unit, device_bytes, decided });
+        }
     }
 
     /// Polls until the step may run, letting copies end.

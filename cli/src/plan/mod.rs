@@ -5,9 +5,9 @@ use bagualu_model::Model;
 use crate::input::{Input, Loaded, largest_load};
 use crate::{Error, output};
 
-mod iteration;
-mod load;
-mod rank;
+pub(crate) mod iteration;
+pub(crate) mod load;
+pub(crate) mod rank;
 mod report;
 mod table;
 
@@ -52,7 +52,7 @@ struct Plan {
 /// What the user is told first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+pub(crate) enum Verdict {
     /// Everything can be kept.
     Fits,
     /// It fits with the strategies chosen.
@@ -71,7 +71,10 @@ impl Plan {
 /// Runs the command.
 pub fn run(args: Args) -> Result<(), Error> {
     let loaded = args.input.load()?;
-    let loads = possible(args.loads, &loaded.model)?;
+    let loads = match args.loads {
+        Some(given) => possible(given, &loaded.model)?,
+        None => usual(),
+    };
     let ranks =
         plan(&loaded.model, &loads).map_err(|problem| Error::bad_input(&loaded.source, problem, ""))?;
     let plan = Plan { loaded, ranks };
@@ -86,9 +89,14 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
 }
 
-/// The loads that were given, if they are possible, or else the usual ones.
-fn possible(given: Option<Vec<LoadFactor>>, model: &Model) -> Result<Vec<LoadFactor>, Error> {
-    let Some(given) = given else { return Ok([1_000, 1_200, 2_600].map(LoadFactor).to_vec()) };
+/// Loads where none are given: balanced, the paper's ordinary spread, its largest spike. A group that cannot
+/// be so uneven gets its most.
+fn usual() -> Vec<LoadFactor> {
+    [1_000, 1_200, 2_600].map(LoadFactor).to_vec()
+}
+
+/// The loads that were given, if they are possible.
+pub(crate) fn possible(given: Vec<LoadFactor>, model: &Model) -> Result<Vec<LoadFactor>, Error> {
     let most = largest_load(model).unwrap_or(u32::MAX);
     match given.iter().find(|load| load.0 > most) {
         None => Ok(given),

@@ -91,34 +91,7 @@ pub struct Rank<'a> {
 impl RankPlan {
     /// Plans a pipeline rank; an error is a sentence about the input.
     pub fn new(model: &Model, stage: &Stage, loads: &[LoadFactor]) -> Result<Self, String> {
-        let pipeline = Pipeline {
-            chunks: model.parallelism.chunks,
-            group_size: model.parallelism.group_size,
-            overlap: model.parallelism.overlap_ep,
-            ..Pipeline::new(model.parallelism.pp, stage.rank, model.micro_batches)
-        };
-        let units = pipeline.units().map_err(|e| e.to_string())? as usize;
-        let mut events = vec![Event::Forward(0); 2 * units];
-        pipeline.events(&mut events).map_err(|e| e.to_string())?;
-        let types: Vec<LayerModel<'_>> = model.types.iter().map(|t| t.model()).collect();
-        let kinds: Vec<Vec<u16>> =
-            stage.chunks.iter().map(|layers| layers.iter().map(|l| l.layer_type as u16).collect()).collect();
-        let chunks: Vec<&[u16]> = kinds.iter().map(Vec::as_slice).collect();
-        let rank = Rank {
-            stage: StageModel {
-                types: &types,
-                chunks: &chunks,
-                rooflines: model.device.rooflines(),
-                // A dense model has no rows: any number does.
-                balanced_rows: model.balanced_rows.max(1),
-                device_bytes: model.room(stage),
-                host_bytes: model.device.host_bytes,
-                fused: false,
-            },
-            pipeline,
-            events: &events,
-        };
-        rank.plan(model, stage, loads)
+        Rank::with(model, stage, |rank| rank.plan(model, stage, loads))
     }
 
     /// The worst verdict of its loads.
@@ -142,6 +115,41 @@ impl RankPlan {
 }
 
 impl<'a> Rank<'a> {
+    /// Calls `f` with a pipeline rank; an error is a sentence about the input.
+    pub fn with<T>(
+        model: &Model,
+        stage: &Stage,
+        f: impl FnOnce(&Rank<'_>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let pipeline = Pipeline {
+            chunks: model.parallelism.chunks,
+            group_size: model.parallelism.group_size,
+            overlap: model.parallelism.overlap_ep,
+            ..Pipeline::new(model.parallelism.pp, stage.rank, model.micro_batches)
+        };
+        let units = pipeline.units().map_err(|e| e.to_string())? as usize;
+        let mut events = vec![Event::Forward(0); 2 * units];
+        pipeline.events(&mut events).map_err(|e| e.to_string())?;
+        let types: Vec<LayerModel<'_>> = model.types.iter().map(|t| t.model()).collect();
+        let kinds: Vec<Vec<u16>> =
+            stage.chunks.iter().map(|layers| layers.iter().map(|l| l.layer_type as u16).collect()).collect();
+        let chunks: Vec<&[u16]> = kinds.iter().map(Vec::as_slice).collect();
+        f(&Rank {
+            stage: StageModel {
+                types: &types,
+                chunks: &chunks,
+                rooflines: model.device.rooflines(),
+                // A dense model has no rows: any number does.
+                balanced_rows: model.balanced_rows.max(1),
+                device_bytes: model.room(stage),
+                host_bytes: model.device.host_bytes,
+                fused: false,
+            },
+            pipeline,
+            events: &events,
+        })
+    }
+
     /// The layer types of a unit's chunk.
     pub fn kinds(&self, unit: u32) -> &'a [u16] {
         self.stage.chunks[self.pipeline.parts(unit).1 as usize]
@@ -151,10 +159,7 @@ impl<'a> Rank<'a> {
         let mut storage = LayerStorage::new();
         let mut units = vec![Unit::default(); self.events.len() / 2];
         let floor_bytes = self.floor(&mut units, &mut storage)?;
-        let provision = match static_shortage(model, stage) {
-            Some(shortage) => Err(shortage),
-            None => self.provision(&mut units, &mut storage)?,
-        };
+        let provision = self.provisioned(model, stage)?;
         let mut planned = Vec::new();
         if let Ok(provision) = &provision {
             for &load in loads {
@@ -177,6 +182,17 @@ impl<'a> Rank<'a> {
             provision,
             loads: planned,
         })
+    }
+
+    /// R*, S* and W; or what does not fit.
+    pub fn provisioned(&self, model: &Model, stage: &Stage) -> Result<Result<Provision, Shortage>, String> {
+        match static_shortage(model, stage) {
+            Some(shortage) => Ok(Err(shortage)),
+            None => {
+                let mut units = vec![Unit::default(); self.events.len() / 2];
+                self.provision(&mut units, &mut LayerStorage::new())
+            }
+        }
     }
 
     fn floor(&self, units: &mut [Unit], storage: &mut LayerStorage) -> Result<u64, String> {

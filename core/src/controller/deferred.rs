@@ -179,8 +179,9 @@ impl Controller<'_> {
         Ok(())
     }
 
-    /// What the forward under way will hold at the end if every gate to come is as planned; 0 without one.
-    pub(super) fn promised(&self) -> Result<u64, ControllerError> {
+    /// What the forward under way will hold at its end if every gate to come is as planned, bytes; 0 without
+    /// one. Layers to come are counted with g at R* at least.
+    pub fn promised(&self) -> Result<u64, ControllerError> {
         let Some(forward) = self.forward else { return Ok(0) };
         if forward.state != LayerState::Waiting {
             return Ok(forward.used.bytes.saturating_add(self.later[forward.layer + 1].bytes));

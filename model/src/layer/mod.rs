@@ -9,6 +9,7 @@ mod builder;
 mod ends;
 mod mlp;
 mod moe;
+mod source;
 
 use bagualu_core::cost::{LayerModel, OpModel, TensorModel};
 use bagualu_core::set::Set;
