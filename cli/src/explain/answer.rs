@@ -182,7 +182,7 @@ impl<'a> Answer<'a> {
                 return Err(Error::bad_input(
                     "--layer-type",
                     problem,
-                    format!("it has {}", there.join(", ")),
+                    format!("give one of {}", there.join(", ")),
                 ));
             }
         }
