@@ -7,20 +7,27 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub mod completion;
 pub mod error;
 pub mod explain;
 pub mod input;
+pub mod man;
 pub mod names;
 pub mod output;
 pub mod plan;
+pub mod progress;
 pub mod replay;
 pub mod solve;
 
 pub use error::Error;
 
 /// Activation memory that adapts per micro-batch while an MoE model trains under pipeline parallelism.
+///
+/// Examples:
+///   bagualu plan examples/glm-423b.sh
+///   bagualu help plan
 #[derive(Parser, Debug)]
-#[command(name = "bagualu", version, arg_required_else_help = true)]
+#[command(name = "bagualu", version, arg_required_else_help = true, verbatim_doc_comment)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -32,6 +39,8 @@ enum Command {
     Explain(explain::Args),
     Replay(replay::Args),
     Solve(solve::Args),
+    Completion(completion::Args),
+    Man(man::Args),
 }
 
 /// Reads the command line, runs it, and reports an error as one message and an exit status.
@@ -52,6 +61,8 @@ impl Command {
             Self::Explain(args) => explain::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Solve(args) => solve::run(args),
+            Self::Completion(args) => completion::run(args),
+            Self::Man(args) => man::run(args),
         }
     }
 
@@ -62,6 +73,7 @@ impl Command {
             Self::Explain(args) => args.json(),
             Self::Replay(args) => args.json(),
             Self::Solve(args) => args.json(),
+            Self::Completion(_) | Self::Man(_) => false,
         }
     }
 }

@@ -3,6 +3,7 @@
 use bagualu_model::Model;
 
 use crate::input::{Input, Loaded, largest_load};
+use crate::progress::Progress;
 use crate::{Error, output};
 
 pub(crate) mod iteration;
@@ -21,8 +22,8 @@ use rank::{RankPlan, Shortage};
 ///
 /// Examples:
 ///   bagualu plan --model glm-423b-a30b
-///   bagualu plan launch.sh --device h100-80g --load 1,2
-///   bagualu plan launch.sh --micro-batch-size 2 --json
+///   bagualu plan examples/qwen3-30b-a3b.sh --device h100-80g --load 1,2
+///   bagualu plan examples/qwen3-30b-a3b.sh --device examples/devices/my-cluster.toml --micro-batch-size 2 --json
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -108,5 +109,7 @@ pub(crate) fn possible(given: Vec<LoadFactor>, model: &Model) -> Result<Vec<Load
 }
 
 fn plan(model: &Model, loads: &[LoadFactor]) -> Result<Vec<RankPlan>, String> {
-    model.stages.iter().map(|stage| RankPlan::new(model, stage, loads)).collect()
+    let progress = Progress::new("plan", model.stages.len() as u64, "pipeline ranks");
+    let rank = |stage| RankPlan::new(model, stage, loads).inspect(|_| progress.step());
+    model.stages.iter().map(rank).collect()
 }

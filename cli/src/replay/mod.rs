@@ -13,17 +13,16 @@ use bagualu_sim::replay::{self, Outcome};
 use bagualu_sim::text::{message, value};
 
 use crate::input::Input;
+use crate::progress::Progress;
 use crate::{Error, output};
 
 mod file;
 mod json;
 mod picture;
-mod progress;
 mod source;
 mod table;
 
 use file::PictureFile;
-use progress::Progress;
 use source::Source;
 
 /// Replay a routing trace through one pipeline and one expert-parallel group.
@@ -31,8 +30,9 @@ use source::Source;
 /// Every pipeline rank × every expert-parallel rank runs under the controller, deferred planning included,
 /// and a checker that shares no code with it counts the real bytes. Static policies run beside it.
 ///
-/// Example:
-///   bagualu replay --model glm-423b-a30b --device dcu-64g --trace spike --static selective --svg replay.svg
+/// Examples:
+///   bagualu replay examples/glm-423b.sh --trace traces/olmoe_microbatches.csv --trace-groups 8 --iterations 1
+///   bagualu replay --model glm-423b-a30b --memory 60 --trace spike --seed 17 --iterations 1 --static full --svg /tmp/replay.svg
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -136,7 +136,7 @@ fn compute<'a>(
     let load: &dyn Load = source.load();
     let devices = job.stages() as u64 * u64::from(job.shape().ranks());
     let runs = 1 + args.policies.len() as u64;
-    let progress = Progress::new(devices * runs * u64::from(args.iterations));
+    let progress = Progress::new("replay", devices * runs * u64::from(args.iterations), "device iterations");
     let step = || progress.step();
     let controlled = replay_controlled(job, load, &Setup::default(), args.iterations, &step)
         .map_err(|error| refused(error, model))?;
@@ -145,7 +145,6 @@ fn compute<'a>(
         .iter()
         .map(|&policy| (policy, replay::replay_static(job, load, policy, args.iterations, &step)));
     let statics = statics.collect();
-    progress.end();
     Ok(Answer { job, model, source, iterations: args.iterations, controlled, statics })
 }
 

@@ -16,7 +16,12 @@ pub mod read;
 ///
 /// Reads a JSON instance from FILE, or from standard input where FILE is absent or `-`. The formats are
 /// in docs/formats.md.
+///
+/// Example:
+///   echo '{"capacity_bytes": 1000, "events": [{"forward": "0.0", "floor_bytes": 10},
+///   {"backward": "0.0"}]}' | bagualu solve budget
 #[derive(clap::Args, Debug)]
+#[command(verbatim_doc_comment)]
 pub struct Args {
     #[command(subcommand)]
     problem: Problem,
