@@ -83,6 +83,17 @@ impl Input {
         Ok(Loaded { model, source, ignored, replaced, warnings })
     }
 
+    /// The same options for another model: a preset, or the launch script at a path.
+    pub fn instead(&self, what: &str, preset: bool) -> Self {
+        let (script, model) = if preset { (None, Some(what.to_owned())) } else { (Some(what.into()), None) };
+        // A preset has no use for a script's arguments and variables.
+        let (arguments, variables) = match preset {
+            true => Default::default(),
+            false => (self.arguments.clone(), self.variables.clone()),
+        };
+        Self { script, model, arguments, variables, ..self.clone() }
+    }
+
     /// The option parser's own rule gives way where another option excludes the script.
     fn check_script_options(&self) -> Result<(), Error> {
         let given = [("--arg", self.arguments.first()), ("--env", self.variables.first())];

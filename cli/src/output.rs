@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use bagualu_core::layer::Strategy;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::Error;
@@ -34,6 +35,16 @@ pub fn table<const N: usize>(header: [&str; N]) -> Table {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
+}
+
+/// A strategy's name.
+pub fn name(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::Keep => "keep",
+        Strategy::Recompute => "recompute",
+        Strategy::Offload => "offload",
+        Strategy::Quantize => "quantize",
+    }
 }
 
 /// Columns of a line of text.

@@ -61,7 +61,8 @@ impl Args {
 pub fn run(args: Args) -> Result<(), Error> {
     let loaded = args.input.load()?;
     let model = &loaded.model;
-    let load = possible(vec![args.load], model)?[0];
+    let load = args.load;
+    possible(&[load], model)?;
     within("--rank", args.rank, 0..model.parallelism.pp)?;
     within("--chunk", args.chunk, 0..model.parallelism.chunks)?;
     if let Some(micro_batch) = args.micro_batch {

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use bagualu_core::layer::{Group, Strategy};
+use bagualu_core::layer::Group;
 use bagualu_core::stage::Recompute;
 
 use super::answer::{Answer, LayerGroup};
 use super::tensor::{Alternative, Because, Reason, Tensor};
-use crate::output::{bytes, ns, table, wrapped};
+use crate::output::{bytes, name, ns, table, wrapped};
 
 /// The whole answer.
 pub fn describe(answer: &Answer<'_>) -> String {
@@ -181,15 +181,6 @@ fn why(reason: &Reason) -> String {
         Reason::PlannedInSteps => {
             ": would fit; plans go in steps and are close to the least time, not at it".to_owned()
         }
-    }
-}
-
-fn name(strategy: Strategy) -> &'static str {
-    match strategy {
-        Strategy::Keep => "keep",
-        Strategy::Recompute => "recompute",
-        Strategy::Offload => "offload",
-        Strategy::Quantize => "quantize",
     }
 }
 

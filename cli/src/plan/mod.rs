@@ -6,6 +6,7 @@ use crate::input::{Input, Loaded, largest_load};
 use crate::progress::Progress;
 use crate::{Error, output};
 
+mod diff;
 pub(crate) mod iteration;
 pub(crate) mod load;
 pub(crate) mod rank;
@@ -24,6 +25,7 @@ use rank::{RankPlan, Shortage};
 ///   bagualu plan --model glm-423b-a30b
 ///   bagualu plan examples/qwen3-30b-a3b.sh --device h100-80g --load 1,2
 ///   bagualu plan examples/qwen3-30b-a3b.sh --device examples/devices/my-cluster.toml --micro-batch-size 2 --json
+///   bagualu plan --diff glm-423b-a30b glm-629b-a30b --load 1,2.6
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -32,6 +34,10 @@ pub struct Args {
     /// Loads of the rank's experts, in balanced rows [default: 1,1.2,2.6]
     #[arg(long = "load", value_name = "LOAD,…", value_delimiter = ',')]
     loads: Option<Vec<LoadFactor>>,
+    /// Compare two runs, each a launch script or a preset: the settings that differ, and what they change;
+    /// the other options apply to both
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["script", "model"])]
+    diff: Option<Vec<String>>,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -63,6 +69,21 @@ pub(crate) enum Verdict {
 }
 
 impl Plan {
+    /// Plans a model at the loads that are given, or else at the usual ones.
+    fn new(loaded: Loaded, loads: Option<&[LoadFactor]>) -> Result<Self, Error> {
+        let loads = match loads {
+            Some(given) => possible(given, &loaded.model)?,
+            None => &USUAL,
+        };
+        let model = &loaded.model;
+        let progress = Progress::new("plan", model.stages.len() as u64, "pipeline ranks");
+        let rank = |stage| RankPlan::new(model, stage, loads).inspect(|_| progress.step());
+        match model.stages.iter().map(rank).collect() {
+            Ok(ranks) => Ok(Self { loaded, ranks }),
+            Err(problem) => Err(Error::bad_input(&loaded.source, problem, "")),
+        }
+    }
+
     /// The first thing that does not fit, and where.
     fn shortage(&self) -> Option<(&RankPlan, &Shortage)> {
         self.ranks.iter().find_map(|rank| rank.shortage().map(|shortage| (rank, shortage)))
@@ -71,14 +92,10 @@ impl Plan {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<(), Error> {
-    let loaded = args.input.load()?;
-    let loads = match args.loads {
-        Some(given) => possible(given, &loaded.model)?,
-        None => usual(),
-    };
-    let ranks =
-        plan(&loaded.model, &loads).map_err(|problem| Error::bad_input(&loaded.source, problem, ""))?;
-    let plan = Plan { loaded, ranks };
+    if let Some([a, b]) = args.diff.as_deref() {
+        return compare(&args, a, b);
+    }
+    let plan = Plan::new(args.input.load()?, args.loads.as_deref())?;
     let text = if args.json { output::json(&report::report(&plan)?)? } else { table::describe(&plan)? };
     output::print(&text)?;
     match plan.shortage() {
@@ -90,14 +107,20 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
 }
 
-/// Loads where none are given: balanced, the paper's ordinary spread, its largest spike. A group that cannot
-/// be so uneven gets its most.
-fn usual() -> Vec<LoadFactor> {
-    [1_000, 1_200, 2_600].map(LoadFactor).to_vec()
+/// Plans two runs and says in what they differ.
+fn compare(args: &Args, a: &str, b: &str) -> Result<(), Error> {
+    let plan = |which, what| Plan::new(diff::load(&args.input, which, what)?, args.loads.as_deref());
+    let (a, b) = (plan("A", a)?, plan("B", b)?);
+    let diff = diff::Diff::new(&a, &b)?;
+    output::print(&if args.json { output::json(&diff)? } else { diff::describe(&diff, &a, &b) })
 }
 
+/// Loads where none are given: balanced, the paper's ordinary spread, its largest spike. A group that cannot be
+/// so uneven gets its most.
+const USUAL: [LoadFactor; 3] = [LoadFactor(1_000), LoadFactor(1_200), LoadFactor(2_600)];
+
 /// The loads that were given, if they are possible.
-pub(crate) fn possible(given: Vec<LoadFactor>, model: &Model) -> Result<Vec<LoadFactor>, Error> {
+pub(crate) fn possible<'l>(given: &'l [LoadFactor], model: &Model) -> Result<&'l [LoadFactor], Error> {
     let most = largest_load(model).unwrap_or(u32::MAX);
     match given.iter().find(|load| load.0 > most) {
         None => Ok(given),
@@ -106,10 +129,4 @@ pub(crate) fn possible(given: Vec<LoadFactor>, model: &Model) -> Result<Vec<Load
             Err(Error::bad_input("--load", format!("{load} is no load of this group"), fix))
         }
     }
-}
-
-fn plan(model: &Model, loads: &[LoadFactor]) -> Result<Vec<RankPlan>, String> {
-    let progress = Progress::new("plan", model.stages.len() as u64, "pipeline ranks");
-    let rank = |stage| RankPlan::new(model, stage, loads).inspect(|_| progress.step());
-    model.stages.iter().map(rank).collect()
 }

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use bagualu_core::layer::Strategy;
 use bagualu_model::Precision;
 
 use super::iteration::Carried;
 use super::rank::{LoadPlan, RankPlan};
 use super::{Plan, Verdict};
 use crate::Error;
-use crate::output::{bytes, ns, table};
+use crate::output::{bytes, name, ns, table};
 
 /// The whole answer.
 pub fn describe(plan: &Plan) -> Result<String, Error> {
@@ -204,18 +203,12 @@ fn by_strategy(plan: &Plan, carried: &Carried) -> BTreeMap<&'static str, Vec<Str
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (&(kind, tensor, strategy), &count) in &carried.strategies {
         let layer = &plan.loaded.model.types[kind];
-        let name = match strategy {
-            Strategy::Keep => "keep",
-            Strategy::Recompute => "recompute",
-            Strategy::Offload => "offload",
-            Strategy::Quantize => "quantize",
-        };
         let of = carried.by_kind.get(&kind).copied().unwrap_or(0);
         let tensor = match layer.name {
             "moe" => layer.tensor_names[tensor].to_owned(),
             other => format!("{other}.{}", layer.tensor_names[tensor]),
         };
-        all.entry(name).or_default().push(format!("{tensor} {}", share(count, of)));
+        all.entry(name(strategy)).or_default().push(format!("{tensor} {}", share(count, of)));
     }
     all
 }

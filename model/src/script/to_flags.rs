@@ -88,14 +88,23 @@ fn experts(config: &ModelConfig, moe: &MoeConfig, list: &mut List) {
     list.value("--moe-ffn-hidden-size", moe.ffn);
     list.value("--moe-shared-expert-intermediate-size", moe.shared_ffn);
     list.switch("--moe-shared-expert-gate", moe.shared_gate);
-    let layers: Vec<_> = (0..config.layers).map(|l| u8::from(config.is_moe(l)).to_string()).collect();
-    list.value("--moe-layer-freq", format_args!("[{}]", layers.join(",")));
+    layer_frequency(config, list);
     list.value("--moe-token-dispatcher-type", "alltoall");
     list.value("--moe-latent-size", moe.latent);
     if let Some(capacity) = moe.capacity {
         list.value("--moe-expert-capacity-factor", f64::from(capacity.factor_permille) / 1_000.0);
         list.switch("--moe-pad-expert-input-to-capacity", capacity.pad);
     }
+}
+
+/// Which layers have experts, as runs of equal layers; nothing where all have.
+fn layer_frequency(config: &ModelConfig, list: &mut List) {
+    let layers: Vec<bool> = (0..config.layers).map(|layer| config.is_moe(layer)).collect();
+    if layers.iter().all(|&moe| moe) {
+        return;
+    }
+    let runs = layers.chunk_by(|a, b| a == b).map(|run| format!("[{}]*{}", u8::from(run[0]), run.len()));
+    list.value("--moe-layer-freq", format_args!("({})", runs.collect::<Vec<_>>().join("+")));
 }
 
 fn parallelism_flags(parallelism: &Parallelism) -> Vec<String> {
