@@ -1,8 +1,11 @@
 //! Public runs, their plans, and the rows that compare them.
 
+pub mod offload_ratio;
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use bagualu_model::{Device, Model, script};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -60,11 +63,25 @@ impl Compared {
     }
 }
 
-/// Prints a row of the document, which must have it.
-pub fn row(cells: &[String]) {
-    let row = format!("| {} |", cells.join(" | "));
-    println!("{row}");
-    assert!(DOCUMENT.lines().any(|line| line == row), "docs/predictions.md lacks this row:\n{row}");
+/// Rows of a table of the document.
+#[derive(Default)]
+pub struct Rows(Vec<String>);
+
+impl Rows {
+    /// Adds and prints a row.
+    pub fn add(&mut self, names: &[&str], compared: &[&Compared]) {
+        let names = names.iter().map(|&name| name.to_owned());
+        let cells: Vec<_> = names.chain(compared.iter().flat_map(|compared| compared.cells())).collect();
+        let row = format!("| {} |", cells.join(" | "));
+        println!("{row}");
+        self.0.push(row);
+    }
+
+    /// The document must have them all.
+    pub fn are_documented(&self) {
+        let lacks: Vec<_> = self.0.iter().filter(|row| !DOCUMENT.lines().any(|line| line == *row)).collect();
+        assert!(lacks.is_empty(), "docs/predictions.md lacks rows that are computed: {lacks:#?}");
+    }
 }
 
 /// A pipeline rank of a plan.
@@ -96,7 +113,7 @@ impl Plan {
 
 /// Plans a launch with Megatron's `flags` at balanced load on a device that has room for everything.
 pub fn planned(flags: &str, gpus: u32, options: &[&str]) -> Plan {
-    let script = format!("torchrun --nproc_per_node {gpus} pretrain_gpt.py {flags}\n");
+    let script = launcher(flags, gpus);
     let mut child = Command::new(env!("CARGO_BIN_EXE_bagualu"))
         .args(["plan", "-", "--device", "h100-80g", "--memory", "400", "--load", "1", "--json"])
         .args(options)
@@ -114,4 +131,15 @@ pub fn planned(flags: &str, gpus: u32, options: &[&str]) -> Plan {
         activations: bytes(&rank["loads"][0]["unmitigated_bytes"]),
     };
     Plan { ranks: answer["ranks"].as_array().expect("ranks").iter().map(rank).collect() }
+}
+
+/// The model that `flags` describe, on `gpus` devices.
+pub fn model(flags: &str, gpus: u32) -> Model {
+    let launch = script::parse(launcher(flags, gpus).as_bytes()).expect("a launch script");
+    let device = Device::named("h100-80g").expect("a device");
+    Model::new(&launch.config, &launch.parallelism, &device).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn launcher(flags: &str, gpus: u32) -> String {
+    format!("torchrun --nproc_per_node {gpus} pretrain_gpt.py {flags}\n")
 }
