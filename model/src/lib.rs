@@ -18,6 +18,7 @@ mod parallel;
 mod params;
 mod preset;
 pub mod script;
+pub mod settings;
 mod shape;
 mod static_bytes;
 

@@ -1,5 +1,7 @@
 //! A model on its ranks: layer types, stages, micro-batches.
 
+use bagualu_core::schedule::Pipeline;
+
 use crate::params::{Parameters, Share};
 use crate::shape::{Rates, Shape};
 use crate::{Device, LayerType, ModelConfig, ModelError, Parallelism, StaticBytes};
@@ -83,6 +85,16 @@ impl Model {
     pub fn room(&self, stage: &Stage) -> u64 {
         let device = self.device.memory_bytes.saturating_sub(self.device.margin_bytes);
         device.saturating_sub(stage.static_bytes.total())
+    }
+
+    /// The pipeline as `rank` runs it.
+    pub fn pipeline(&self, rank: u32) -> Pipeline {
+        Pipeline {
+            chunks: self.parallelism.chunks,
+            group_size: self.parallelism.group_size,
+            overlap: self.parallelism.overlap_ep,
+            ..Pipeline::new(self.parallelism.pp, rank, self.micro_batches)
+        }
     }
 
     /// Rows at a load given in thousandths of the balanced rows, rounded up; no more than there are.

@@ -16,14 +16,21 @@ pub struct Flag {
     pub value: Option<&'static str>,
     /// One line for the user.
     pub help: &'static str,
+    /// Whether all words up to the next flag are its values.
+    pub many: bool,
 }
 
 const fn value(name: &'static str, value: &'static str, help: &'static str) -> Flag {
-    Flag { name, value: Some(value), help }
+    Flag { name, value: Some(value), help, many: false }
+}
+
+/// A flag with several values; as one word they are given with commas.
+const fn list(name: &'static str, value: &'static str, help: &'static str) -> Flag {
+    Flag { name, value: Some(value), help, many: true }
 }
 
 const fn switch(name: &'static str, help: &'static str) -> Flag {
-    Flag { name, value: None, help }
+    Flag { name, value: None, help, many: false }
 }
 
 /// The flags that decide shapes, distribution and static memory.
@@ -113,6 +120,37 @@ pub const FLAGS: &[Flag] = &[
     switch("--activation-func-fp8-input-store", "fc1's output is kept in FP8"),
     switch("--grad-reduce-in-bf16", "BF16 gradient buffer"),
     switch("--accumulate-allreduce-grads-in-fp32", "FP32 gradient buffer (the default with BF16)"),
+    value("--recompute-granularity", "KIND", "As configured: full or selective recomputation"),
+    value("--recompute-method", "KIND", "As configured: full recomputation uniform or block"),
+    value("--recompute-num-layers", "N", "As configured: layers of a unit (uniform) or of a stage (block)"),
+    list(
+        "--recompute-modules",
+        "MODULE,…",
+        "As configured: core_attn, moe_act, layernorm, mla_up_proj, mlp, moe, shared_experts [core_attn]",
+    ),
+    switch("--recompute-activations", "As configured: --recompute-granularity selective"),
+    switch("--moe-layer-recompute", "As configured: selective, with the module moe"),
+    switch("--checkpoint-activations", "As configured: the oldest way to say full, uniform"),
+    value("--checkpoint-num-layers", "N", "As configured: layers of its units [1]"),
+    switch("--fine-grained-activation-offloading", "As configured: offload what the modules below save"),
+    list(
+        "--offload-modules",
+        "MODULE,…",
+        "As configured: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act, fused_group_mlp",
+    ),
+    value(
+        "--min-offloaded-tensor-size",
+        "N",
+        "As configured: elements of the smallest tensor offloaded [1048576]",
+    ),
+    value(
+        "--delta-offload-bytes-across-pp-ranks",
+        "N",
+        "As configured: bytes that a rank offloads less than the one before [0]",
+    ),
+    value("--activation-offload-fraction", "F", "As configured: share of the groups offloaded [1.0]"),
+    switch("--moe-grouped-gemm", "The experts' linear layers as one kernel"),
+    switch("--use-transformer-engine-op-fuser", "Experts as one fused module"),
     value("--pipeline-model-parallel-layout", "LAYOUT", "Not modelled yet"),
     switch("--use-torch-fsdp2", "Not modelled yet"),
     switch("--use-megatron-fsdp", "Not modelled yet"),
@@ -134,6 +172,7 @@ const ALIASES: &[(&str, &str)] = &[
 const REPLACED: &[&str] = &[
     "--recompute-",
     "--checkpoint-activations",
+    "--checkpoint-num-layers",
     "--distribute-saved-activations",
     "--moe-layer-recompute",
     "--cpu-offloading",
@@ -245,15 +284,18 @@ impl Flags {
     fn add(&mut self, name: &str, mut values: Vec<String>, environment: &Environment) {
         let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, name)| *name);
         let name = alias.unwrap_or(name);
+        let starts = |prefix: &&str| name.starts_with(*prefix);
         if let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) {
-            let own = usize::from(flag.value.is_some()).min(values.len());
-            let rest = values.split_off(own);
+            let own = if flag.many { values.len() } else { usize::from(flag.value.is_some()) };
+            let rest = values.split_off(own.min(values.len()));
             self.stray(&rest, environment);
             self.given.insert(flag.name, values);
+            if REPLACED.iter().any(starts) && !self.replaced.iter().any(|replaced| replaced == name) {
+                self.replaced.push(name.to_owned());
+            }
             return;
         }
         let shown = environment.shown(name);
-        let starts = |prefix: &&str| name.starts_with(*prefix);
         if name == "--spec" {
             self.warnings.push(format!("{shown}: Megatron's usual GPT layer is modelled"));
         } else if REPLACED.iter().any(starts) {
@@ -292,6 +334,16 @@ impl Flags {
             Some(value) => Ok(Some(value)),
             None => Err(ScriptError::BadValue { flag: name, value: String::new(), expected: "a value" }),
         }
+    }
+
+    /// All values of a flag, as words or with commas.
+    pub fn list(&self, name: &'static str, environment: &Environment) -> Result<Vec<&str>, ScriptError> {
+        let values = self.given.get(name).map_or(&[][..], Vec::as_slice);
+        if let Some(value) = values.iter().find(|value| is_unknown(value)) {
+            return Err(ScriptError::Unknown { flag: name, text: environment.shown(value) });
+        }
+        let words = values.iter().flat_map(|value| value.split([',', ' ', '[', ']']));
+        Ok(words.filter(|word| !word.is_empty()).collect())
     }
 
     /// A flag's value as a number.

@@ -16,6 +16,7 @@ mod launcher;
 mod lexer;
 mod parser;
 mod pattern;
+mod settings;
 mod shell;
 mod to_flags;
 
@@ -23,6 +24,7 @@ pub use error::ScriptError;
 pub use flags::{FLAGS, Flag};
 pub use to_flags::to_flags;
 
+use crate::settings::ActivationSettings;
 use crate::{ModelConfig, Parallelism};
 use build::Reader;
 use expand::{Environment, Variable, sanitize};
@@ -39,6 +41,8 @@ pub struct Launch {
     pub config: ModelConfig,
     /// The distribution.
     pub parallelism: Parallelism,
+    /// Its own settings of activation memory, which the plan replaces.
+    pub settings: ActivationSettings,
     /// Line of the command, 0 where flags were given directly.
     pub line: u32,
     /// Flags that cannot change memory.
@@ -139,8 +143,9 @@ fn build(
     let reader = Reader { flags: &flags, environment };
     let config = reader.config()?;
     let parallelism = reader.parallelism(gpus, config.layers)?;
+    let settings = reader.settings()?;
     let dispatcher = reader.dispatcher(&config, &parallelism)?;
     let Flags { ignored, replaced, mut warnings, .. } = flags;
     warnings.extend(dispatcher);
-    Ok(Launch { config, parallelism, line: 0, ignored, replaced, warnings })
+    Ok(Launch { config, parallelism, settings, line: 0, ignored, replaced, warnings })
 }

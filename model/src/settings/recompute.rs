@@ -1,0 +1,133 @@
+//! What Megatron's recomputation drops of a layer, and what runs again when.
+//!
+//! - `CheckpointFunction` (`tensor_parallel/random.py`) keeps a module's inputs and drops what is saved inside;
+//!   its output stays where somebody outside saved it. It runs again ahead of its own backward. `full`,
+//!   `core_attn`, `mlp`, `moe` and `shared_experts` are so.
+//! - `CheckpointWithoutOutput` drops the output's storage too, and runs again ahead of the backward of what
+//!   read it: `layernorm`, `mla_up_proj` and `moe_act`.
+
+use std::ops::Range;
+
+use bagualu_core::set::Set;
+
+use super::modules::{Parts, set};
+use super::{ActivationSettings, Method, Recompute, RecomputeModule};
+use crate::LayerType;
+
+/// A stretch of operators that runs again as one.
+#[derive(Clone, Debug)]
+pub(super) struct Replay {
+    /// The operators.
+    pub ops: Range<usize>,
+    /// What their first run does not leave behind.
+    pub dropped: Set,
+    /// It runs ahead of this operator's backward.
+    pub before: usize,
+}
+
+/// What recomputation makes of one layer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recomputed {
+    /// In the order in which they run where they meet; an outer one before what is inside it.
+    pub replays: Vec<Replay>,
+    /// For each replay, the inputs that it saves.
+    pub inputs: Vec<(usize, Set)>,
+}
+
+impl Recomputed {
+    /// Everything dropped.
+    pub fn dropped(&self) -> Set {
+        self.replays.iter().fold(Set::EMPTY, |set, replay| set | replay.dropped)
+    }
+
+    /// A layer under selective recomputation.
+    pub fn selective(layer: &LayerType, modules: &[RecomputeModule], transformer_engine: bool) -> Self {
+        let parts = Parts::new(layer, transformer_engine);
+        let mut recomputed = Self::default();
+        if !parts.is_transformer() {
+            return recomputed;
+        }
+        for module in modules {
+            match module {
+                RecomputeModule::CoreAttn => recomputed.checkpoint(layer, parts.core_attention()),
+                RecomputeModule::Mlp => recomputed.checkpoint(layer, parts.mlp()),
+                RecomputeModule::Moe => recomputed.checkpoint(layer, parts.moe()),
+                RecomputeModule::SharedExperts => recomputed.checkpoint(layer, parts.shared_expert()),
+                RecomputeModule::MoeAct => {
+                    let before = layer.op("fc2").unwrap_or_default();
+                    recomputed.without_output(layer, parts.expert_activation(), before);
+                }
+                RecomputeModule::MlaUpProj => {
+                    let before = parts.core_attention().end.saturating_sub(1);
+                    recomputed.without_output(layer, parts.up_projections(), before);
+                }
+                RecomputeModule::Layernorm => {
+                    let before = layer.op("proj").unwrap_or_default();
+                    recomputed.without_output(layer, parts.attention_norm(), before);
+                    let before = layer.op("mlp_add").unwrap_or_default().saturating_sub(1);
+                    recomputed.without_output(layer, parts.mlp_norm(), before);
+                }
+            }
+        }
+        recomputed.replays.sort_by_key(|replay| (replay.ops.start, usize::MAX - replay.ops.end));
+        recomputed
+    }
+
+    /// A layer that runs again as a whole; its input is kept where it is the first of its unit.
+    pub fn full(layer: &LayerType, first: bool) -> Self {
+        let all = 0..layer.ops.len();
+        let held = saved(layer)
+            | layer.tensors.iter().enumerate().filter(|(_, t)| t.block_input).map(|(i, _)| i).collect();
+        let kept: Set = ["input", "rng_state"].into_iter().filter_map(|name| layer.tensor(name)).collect();
+        let dropped = if first { held - kept } else { held };
+        let before = all.end.saturating_sub(1);
+        Self { replays: vec![Replay { ops: all, dropped, before }], inputs: Vec::new() }
+    }
+
+    /// Megatron's `CheckpointFunction` around `ops`.
+    fn checkpoint(&mut self, layer: &LayerType, ops: Range<usize>) {
+        let outside: Set = set(&(0..layer.ops.len())) - set(&ops);
+        let kept = saves(layer, outside);
+        let before = ops.end.saturating_sub(1);
+        self.add(layer, ops, before, kept);
+    }
+
+    /// Megatron's `CheckpointWithoutOutput` around `ops`.
+    fn without_output(&mut self, layer: &LayerType, ops: Range<usize>, before: usize) {
+        self.add(layer, ops, before, Set::EMPTY);
+    }
+
+    fn add(&mut self, layer: &LayerType, ops: Range<usize>, before: usize, kept: Set) {
+        if ops.is_empty() {
+            return;
+        }
+        let made = set(&ops).iter().fold(Set::EMPTY, |made, op| made | layer.ops[op].makes);
+        let read = set(&ops).iter().fold(Set::EMPTY, |read, op| read | layer.ops[op].reads);
+        let inputs = (0..layer.tensors.len()).filter(|&t| layer.tensors[t].block_input).collect::<Set>();
+        let held = saved(layer) | inputs;
+        self.inputs.push((ops.start, read - made));
+        self.replays.push(Replay { ops, dropped: (made & held) - kept, before });
+    }
+}
+
+/// What somebody saves.
+fn saved(layer: &LayerType) -> Set {
+    saves(layer, set(&(0..layer.ops.len())))
+}
+
+fn saves(layer: &LayerType, ops: Set) -> Set {
+    ops.iter().fold(Set::EMPTY, |set, op| set | layer.ops[op].saves)
+}
+
+/// The units that a virtual stage's transformer layers run again as, as ranges of positions among them.
+/// Megatron counts the layers of each virtual stage on their own (`recompute.py`, `transformer_block.py`).
+pub(super) fn full_units(settings: &ActivationSettings, layers: usize) -> Vec<Range<usize>> {
+    let Recompute::Full { method, layers: count } = settings.recompute else { return Vec::new() };
+    let count = (count as usize).max(1);
+    match method {
+        Method::Uniform => {
+            (0..layers).step_by(count).map(|first| first..(first + count).min(layers)).collect()
+        }
+        Method::Block => (0..count.min(layers)).map(|layer| layer..layer + 1).collect(),
+    }
+}
