@@ -151,3 +151,13 @@ fn what_a_trace_holds_reaches_the_terminal_short_and_escaped() {
     let output = bagualu(&[&SMALL[..], &["--trace", "/dev/zero"]].concat());
     assert!(text(&output.stderr).contains("--trace /dev/zero: more than 268435456 bytes"));
 }
+
+#[test]
+fn stages_without_layers_run_without_faults() {
+    let layout = ["--pipeline-model-parallel-layout", "E|tttt|tttt|||(|)*2L"];
+    let output = bagualu(&[&SMALL[..], &layout, &["--trace", "w2", "--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["controller"]["memory"]["faults"], 0);
+    assert_eq!(report["controller"]["refused_iterations"], 0);
+}

@@ -30,6 +30,19 @@ pub enum ModelError {
         /// What to change.
         fix: &'static str,
     },
+    /// Layers that the virtual stages cannot share equally.
+    Uneven {
+        /// Transformer layers.
+        layers: u32,
+        /// What is shared: embedding and loss too where they count.
+        counted: u32,
+        /// Pipeline ranks.
+        pp: u32,
+        /// V.
+        chunks: u32,
+        /// A layout that does it, if there is one without empty stages.
+        layout: Option<String>,
+    },
     /// A combination that Megatron refuses or that is not modelled.
     Unsupported {
         /// The field.
@@ -65,6 +78,20 @@ impl fmt::Display for ModelError {
             }
             Self::NotDivisible { field, value, by, divisor, fix } => {
                 write!(f, "{field} is {value}, which {by} = {divisor} does not divide; {fix}")
+            }
+            Self::Uneven { layers, counted, pp, chunks, layout } => {
+                write!(f, "layers is {layers}")?;
+                if counted != layers {
+                    write!(f, " ({counted} with the embedding or the loss that counts as one)")?;
+                }
+                let stages = u64::from(*pp) * u64::from(*chunks);
+                write!(f, ", which pp·chunks = {stages} does not divide; change PP or V")?;
+                match layout {
+                    Some(layout) => {
+                        write!(f, ", or list the stages, as in --pipeline-model-parallel-layout {layout:?}")
+                    }
+                    None => write!(f, ": there are fewer layers than stages"),
+                }
             }
             Self::Unsupported { field, value, rule, fix } => write!(f, "{field} is {value}: {rule}; {fix}"),
             Self::Overflow { what } => {

@@ -13,6 +13,7 @@ mod config;
 mod device;
 mod error;
 mod layer;
+mod layout;
 mod model;
 mod parallel;
 mod params;
@@ -30,8 +31,9 @@ pub use config::{
 pub use device::{DEVICES, Device, DeviceFileError, MAX_DEVICE_FILE};
 pub use error::ModelError;
 pub use layer::LayerType;
+pub use layout::{Layout, StageLayout};
 pub use model::{LayerRef, Model, Stage};
-pub use parallel::{Fp8, Fp8Recipe, GradientType, Layout, Optimizer, Parallelism, Precision, StageLayout};
+pub use parallel::{Fp8, Fp8Recipe, GradientType, Optimizer, Parallelism, Precision};
 pub use params::{ParameterCount, Parameters};
 pub use preset::{MODELS, Preset};
 pub use static_bytes::StaticBytes;

@@ -1,10 +1,12 @@
 //! A model on its ranks: layer types, stages, micro-batches.
 
+use std::ops::Range;
+
 use bagualu_core::schedule::Pipeline;
 
 use crate::params::{Parameters, Share};
 use crate::shape::{Rates, Shape};
-use crate::{Device, LayerType, ModelConfig, ModelError, Parallelism, StaticBytes};
+use crate::{Device, LayerType, ModelConfig, ModelError, Parallelism, StageLayout, StaticBytes};
 
 /// One layer of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,8 +60,9 @@ impl Model {
         let shape = Shape::new(config, parallelism);
         let rates = Rates::new(device, parallelism);
         let mut kinds = Kinds { shape: &shape, rates: &rates, types: Vec::new() };
+        let layouts = parallelism.stage_layouts(config)?;
         let stages = (0..parallelism.pp)
-            .map(|rank| stage(rank, config, parallelism, &shape, &mut kinds))
+            .map(|rank| stage(rank, config, parallelism, &layouts, &shape, &mut kinds))
             .collect::<Result<_, _>>()?;
         let (balanced_rows, most_rows) = match &shape.moe {
             Some(moe) => moe.rows()?,
@@ -124,6 +127,31 @@ impl Kinds<'_> {
         self.types.push(make(self.shape, self.rates)?);
         Ok(self.types.len() - 1)
     }
+
+    /// The layers of a virtual stage.
+    fn chunk(
+        &mut self,
+        config: &ModelConfig,
+        layout: &StageLayout,
+        numbers: Range<u32>,
+    ) -> Result<Vec<LayerRef>, ModelError> {
+        let mut layers = Vec::new();
+        if layout.embedding {
+            layers
+                .push(LayerRef { layer_type: self.index("embedding", LayerType::embedding)?, number: None });
+        }
+        for number in numbers {
+            let layer_type = match config.is_moe(number) {
+                true => self.index("moe", LayerType::moe)?,
+                false => self.index("dense", LayerType::dense)?,
+            };
+            layers.push(LayerRef { layer_type, number: Some(number) });
+        }
+        if layout.loss {
+            layers.push(LayerRef { layer_type: self.index("output", LayerType::output)?, number: None });
+        }
+        Ok(layers)
+    }
 }
 
 /// Pipeline rank `rank`: its chunk c holds virtual stage c·PP + rank, as in Megatron.
@@ -131,37 +159,23 @@ fn stage(
     rank: u32,
     config: &ModelConfig,
     parallelism: &Parallelism,
+    layouts: &[StageLayout],
     shape: &Shape,
     kinds: &mut Kinds<'_>,
 ) -> Result<Stage, ModelError> {
-    let (pp, chunks) = (parallelism.pp, parallelism.chunks);
-    let per_chunk = config.layers / (pp * chunks);
-    let last_stage = pp * chunks - 1;
-    let mut numbers = Vec::new();
-    let mut layers_of_chunks = Vec::new();
-    for chunk in 0..chunks {
-        let virtual_stage = chunk * pp + rank;
-        let mut layers = Vec::new();
-        if virtual_stage == 0 {
-            let layer_type = kinds.index("embedding", LayerType::embedding)?;
-            layers.push(LayerRef { layer_type, number: None });
+    let mut share = Share::default();
+    let mut chunks = Vec::new();
+    let mut next = 0;
+    for (stage, layout) in (0u32..).zip(layouts) {
+        let numbers = next..next + layout.layers;
+        next = numbers.end;
+        if stage % parallelism.pp != rank {
+            continue;
         }
-        for number in virtual_stage * per_chunk..(virtual_stage + 1) * per_chunk {
-            let layer_type = match config.is_moe(number) {
-                true => kinds.index("moe", LayerType::moe)?,
-                false => kinds.index("dense", LayerType::dense)?,
-            };
-            layers.push(LayerRef { layer_type, number: Some(number) });
-            numbers.push(number);
-        }
-        if virtual_stage == last_stage {
-            let layer_type = kinds.index("output", LayerType::output)?;
-            layers.push(LayerRef { layer_type, number: None });
-        }
-        layers_of_chunks.push(layers);
+        share.add(config, layout, numbers.clone());
+        chunks.push(kinds.chunk(config, layout, numbers)?);
     }
-    let share = Share { layers: &numbers, first: rank == 0, last: rank == pp - 1 };
     let parameters = Parameters::new(config, shape, &share)?;
     let static_bytes = StaticBytes::new(&parameters, parallelism, shape)?;
-    Ok(Stage { rank, chunks: layers_of_chunks, parameters, static_bytes })
+    Ok(Stage { rank, chunks, parameters, static_bytes })
 }

@@ -1,7 +1,7 @@
 //! How a model is distributed, and the rules that Megatron holds it to.
 
 use crate::config::{MAX_LAYERS, MAX_MICRO_BATCHES, MAX_RANKS, MAX_SIZE};
-use crate::{Attention, Loss, ModelConfig, ModelError, MoeLayers};
+use crate::{Attention, Layout, Loss, ModelConfig, ModelError, MoeLayers};
 
 /// Element type of parameters and activations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,49 +73,6 @@ impl Default for Optimizer {
     fn default() -> Self {
         Self { main_bytes: 4, first_moment_bytes: 4, second_moment_bytes: 4, host_permille: 0 }
     }
-}
-
-/// Which layers a virtual stage runs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Layout {
-    /// Equally many; embedding and loss each count as a layer where so given
-    /// (`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`).
-    Even {
-        /// Whether the embedding counts.
-        embedding: bool,
-        /// Whether the loss counts.
-        loss: bool,
-    },
-    /// So many on the first and on the last pipeline rank, the others equally
-    /// (`--decoder-first-pipeline-num-layers`, `--decoder-last-pipeline-num-layers`).
-    Ends {
-        /// Layers of the first rank, over all its chunks.
-        first: Option<u32>,
-        /// Layers of the last rank, over all its chunks.
-        last: Option<u32>,
-    },
-    /// As listed, in the order of the virtual stages: chunk · PP + rank
-    /// (`--pipeline-model-parallel-layout`).
-    Stages(Vec<StageLayout>),
-}
-
-impl Default for Layout {
-    fn default() -> Self {
-        Self::Even { embedding: false, loss: false }
-    }
-}
-
-/// What one virtual stage runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StageLayout {
-    /// The embedding.
-    pub embedding: bool,
-    /// Transformer layers.
-    pub layers: u32,
-    /// Layers of multi-token prediction.
-    pub mtp: u32,
-    /// Final norm, output layer and loss.
-    pub loss: bool,
 }
 
 /// The distribution of a training run.
@@ -285,10 +242,7 @@ impl Parallelism {
     }
 
     fn check_pipeline(&self, config: &ModelConfig) -> Result<(), ModelError> {
-        let layers = u64::from(config.layers);
-        let stages = u64::from(self.pp) * u64::from(self.chunks);
-        let fix = "change PP or the layers of a virtual stage: every stage takes equally many layers";
-        divides("layers", layers, "pp·chunks", stages, fix)?;
+        self.stage_layouts(config)?;
         if self.chunks == 1 {
             return Ok(());
         }
@@ -363,7 +317,6 @@ impl Parallelism {
             ("optimizer", self.optimizer != Optimizer::default()),
             ("fp8", self.fp8.is_some()),
             ("fp8_activation_store", self.fp8_activation_store),
-            ("layout", self.layout != Layout::default()),
         ];
         settings.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
@@ -373,14 +326,14 @@ fn quotient(value: u64, divisors: &[u64]) -> u64 {
     divisors.iter().fold(value, |rest, &divisor| rest.checked_div(divisor).unwrap_or(0))
 }
 
-fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), ModelError> {
+pub(crate) fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), ModelError> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
     Err(ModelError::OutOfRange { field, value, least, most })
 }
 
-fn divides(
+pub(crate) fn divides(
     field: &'static str,
     value: u64,
     by: &'static str,
@@ -393,7 +346,7 @@ fn divides(
     Err(ModelError::NotDivisible { field, value, by, divisor, fix })
 }
 
-fn unsupported(
+pub(crate) fn unsupported(
     field: &'static str,
     value: impl ToString,
     rule: &'static str,

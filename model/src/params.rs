@@ -1,7 +1,9 @@
 //! Parameter counts: of a rank by part, and of the whole model.
 
+use std::ops::Range;
+
 use crate::shape::{Shape, padded_vocab};
-use crate::{ModelConfig, ModelError, Norm};
+use crate::{ModelConfig, ModelError, Norm, StageLayout};
 
 /// Parameters that one rank holds, by part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,19 +53,33 @@ impl Parameters {
     }
 }
 
-/// What a rank holds of the model.
-pub(crate) struct Share<'a> {
+/// What a rank holds of the model, over all its chunks.
+#[derive(Default)]
+pub(crate) struct Share {
     /// Numbers of its transformer layers.
-    pub layers: &'a [u32],
-    /// Whether the embedding is on it.
-    pub first: bool,
-    /// Whether the output layer is on it.
-    pub last: bool,
+    pub layers: Vec<u32>,
+    /// Copies of the embedding.
+    pub embeddings: u128,
+    /// Output layers with weights of their own or a copy of the embedding's.
+    pub outputs: u128,
+    /// Final norms.
+    pub final_norms: u128,
+}
+
+impl Share {
+    /// Adds a virtual stage with transformer layers `numbers`.
+    pub fn add(&mut self, config: &ModelConfig, stage: &StageLayout, numbers: Range<u32>) {
+        self.layers.extend(numbers);
+        self.embeddings += u128::from(stage.embedding);
+        // Where both are on one stage, tied weights are the same tensor.
+        self.outputs += u128::from(stage.loss && !(stage.embedding && config.tied_embeddings));
+        self.final_norms += u128::from(stage.loss);
+    }
 }
 
 impl Parameters {
     /// Parameters of a rank.
-    pub(crate) fn new(config: &ModelConfig, shape: &Shape, share: &Share<'_>) -> Result<Self, ModelError> {
+    pub(crate) fn new(config: &ModelConfig, shape: &Shape, share: &Share) -> Result<Self, ModelError> {
         let layers = share.layers.len() as u128;
         let moe_layers = share.layers.iter().filter(|&&l| config.is_moe(l)).count() as u128;
         let bias = u128::from(config.bias);
@@ -73,7 +89,6 @@ impl Parameters {
         let attention = shape.h * (qkv + shape.q) + bias * (qkv + shape.h);
         let vocab = shape.vocab * shape.h;
         let positions = u128::from(config.position_rows) * shape.h;
-        let output = share.last && !(share.first && config.tied_embeddings);
         let (router, experts, shared) = match &shape.moe {
             None => (0, 0, 0),
             Some(moe) => (
@@ -84,14 +99,14 @@ impl Parameters {
         };
         let fit = |n: u128| u64::try_from(n).map_err(|_| ModelError::Overflow { what: "parameters" });
         Ok(Self {
-            embedding: fit(if share.first { vocab + positions } else { 0 })?,
+            embedding: fit(share.embeddings * (vocab + positions))?,
             attention: fit(layers * attention)?,
-            norms: fit(layers * (2 * norm + qk_norm) + if share.last { norm } else { 0 })?,
+            norms: fit(layers * (2 * norm + qk_norm) + share.final_norms * norm)?,
             router: fit(moe_layers * router)?,
             experts: fit(moe_layers * experts)?,
             shared_expert: fit(moe_layers * shared)?,
             dense_mlp: fit((layers - moe_layers) * mlp(shape, shape.ffn, bias))?,
-            output: fit(if output { vocab } else { 0 })?,
+            output: fit(share.outputs * vocab)?,
         })
     }
 }
@@ -114,8 +129,9 @@ impl ModelConfig {
         let whole = crate::Parallelism::default();
         whole.check(self)?;
         let shape = Shape::new(self, &whole);
-        let layers: Vec<u32> = (0..self.layers).collect();
-        let share = Share { layers: &layers, first: true, last: true };
+        let stage = StageLayout { embedding: true, layers: self.layers, mtp: self.mtp_layers, loss: true };
+        let mut share = Share::default();
+        share.add(self, &stage, 0..self.layers);
         let all = Parameters::new(self, &shape, &share)?;
         let padding = padded_vocab(self, 1) - u128::from(self.vocab);
         let copies = if self.tied_embeddings { 1 } else { 2 };

@@ -264,9 +264,11 @@ impl<'a, L: Log> Executor<'a, L> {
 
     /// The backward of the unit is over.
     pub fn leave(&mut self, unit: u32) {
-        if let Some(layers) = self.units.get_mut(unit as usize) {
-            layers.clear();
-        }
+        // A chunk without layers was never entered.
+        let Some(layers) = self.units.get_mut(unit as usize).filter(|layers| !layers.is_empty()) else {
+            return;
+        };
+        layers.clear();
         self.log.record(self.now, Event::Leave { unit });
     }
 

@@ -44,6 +44,7 @@ impl<'m> Job<'m> {
             let pipeline = Pipeline {
                 chunks: parallelism.chunks,
                 group_size: parallelism.group_size,
+                overlap: parallelism.overlap_ep,
                 ..Pipeline::new(parallelism.pp, stage.rank, model.micro_batches)
             };
             let mut events = vec![Event::Forward(0); 2 * pipeline.units()? as usize];

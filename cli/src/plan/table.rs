@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use bagualu_model::Precision;
+use bagualu_model::{LayerRef, Precision};
 
 use super::iteration::Carried;
 use super::rank::{LoadPlan, RankPlan};
@@ -82,7 +82,7 @@ fn statics(plan: &Plan) -> String {
         let parts = rank.static_bytes;
         rows.add_row([
             rank.rank.to_string(),
-            layers(rank),
+            layers(plan, rank),
             bytes(parts.weights),
             bytes(parts.gradients),
             bytes(parts.optimizer),
@@ -96,13 +96,17 @@ fn statics(plan: &Plan) -> String {
     format!("{rows}\n\n")
 }
 
-/// `0-1 16-17`, with `emb` and `out` for embedding and output layer.
-fn layers(rank: &RankPlan) -> String {
-    let mut chunks = Vec::new();
-    for chunk in &rank.layers {
-        let numbers: Vec<u32> = chunk.iter().flatten().copied().collect();
+/// `0-1 16-17`, with `emb`, `mtp` and `out` for embedding, multi-token prediction and output layer; `-` for a
+/// chunk without layers.
+fn layers(plan: &Plan, rank: &RankPlan) -> String {
+    let model = &plan.loaded.model;
+    let named = |layer: &LayerRef, names: &[&str]| names.contains(&model.types[layer.layer_type].name);
+    let chunk = |layers: &Vec<LayerRef>| {
+        let has = |names: &[&str]| layers.iter().any(|layer| named(layer, names));
+        let numbers: Vec<u32> =
+            layers.iter().filter_map(|layer| layer.number).filter(|&n| n < model.config.layers).collect();
         let mut parts = Vec::new();
-        if chunk.first() == Some(&None) {
+        if layers.first().is_some_and(|layer| named(layer, &["embedding"])) {
             parts.push("emb".to_owned());
         }
         match (numbers.first(), numbers.last()) {
@@ -110,12 +114,16 @@ fn layers(rank: &RankPlan) -> String {
             (Some(first), Some(last)) => parts.push(format!("{first}-{last}")),
             _ => {}
         }
-        if chunk.len() > 1 && chunk.last() == Some(&None) {
+        if has(&["mtp"]) {
+            parts.push("mtp".to_owned());
+        }
+        if has(&["output", "head"]) {
             parts.push("out".to_owned());
         }
-        chunks.push(parts.join("+"));
-    }
-    chunks.join(" ")
+        if parts.is_empty() { "-".to_owned() } else { parts.join("+") }
+    };
+    let stage = model.stages.iter().find(|stage| stage.rank == rank.rank);
+    stage.map_or_else(String::new, |stage| stage.chunks.iter().map(chunk).collect::<Vec<_>>().join(" "))
 }
 
 fn loads(plan: &Plan) -> String {

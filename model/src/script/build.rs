@@ -106,8 +106,7 @@ impl Reader<'_> {
 
     /// What would be another model than the one built here.
     fn refuse(&self) -> Result<(), ScriptError> {
-        const REFUSED: [&str; 7] = [
-            "--pipeline-model-parallel-layout",
+        const REFUSED: [&str; 6] = [
             "--use-torch-fsdp2",
             "--use-megatron-fsdp",
             "--fp32-residual-connection",

@@ -2,6 +2,7 @@
 
 use super::ScriptError;
 use super::build::Reader;
+use crate::layout;
 use crate::{Fp8, Fp8Recipe, GradientType, Layout, ModelConfig, Optimizer, Parallelism};
 
 impl Reader<'_> {
@@ -14,6 +15,7 @@ impl Reader<'_> {
         const PIPELINE: &str = "--pipeline-model-parallel-size";
         let pp = self.positive(PIPELINE, self.small(PIPELINE, 1)?)?;
         let micro_batch = self.positive("--micro-batch-size", self.needed("--micro-batch-size")?)?;
+        let layout = self.layout()?;
         let mut parallelism = Parallelism {
             gpus,
             tp,
@@ -22,7 +24,7 @@ impl Reader<'_> {
             ep,
             etp: 1,
             pp,
-            chunks: self.chunks(pp, layers)?,
+            chunks: self.chunks(pp, layers, &layout)?,
             group_size: self.small("--microbatch-group-size-per-virtual-pipeline-stage", pp)?,
             overlap_ep: self.flags.switch("--overlap-moe-expert-parallel-comm"),
             micro_batch,
@@ -37,7 +39,7 @@ impl Reader<'_> {
             optimizer: self.optimizer()?,
             fp8: self.fp8()?,
             fp8_activation_store: self.flags.switch("--activation-func-fp8-input-store"),
-            layout: self.layout()?,
+            layout,
         };
         let experts = self.number::<u64>("--num-experts")?.is_some();
         parallelism.etp = self.or("--expert-tensor-parallel-size", if experts { tp } else { 1 })?;
@@ -47,16 +49,34 @@ impl Reader<'_> {
         Ok(parallelism)
     }
 
-    /// V, from the layers of a virtual stage or given as it is.
-    fn chunks(&self, pp: u32, layers: u32) -> Result<u32, ScriptError> {
-        const PER_STAGE: &str = "--num-layers-per-virtual-pipeline-stage";
-        let Some(per_stage) = self.number::<u64>(PER_STAGE)? else {
-            return self.small("--num-virtual-stages-per-pipeline-rank", 1);
+    /// V: from the layout, from the layers of a virtual stage, or given as it is.
+    fn chunks(&self, pp: u32, layers: u32, layout: &Layout) -> Result<u32, ScriptError> {
+        let per_stage = self.number::<u64>(PER_STAGE)?;
+        let counted = match layout {
+            Layout::Stages(stages) => return self.listed_chunks(pp, stages.len()),
+            Layout::Ends { .. } if per_stage.is_some() => return Err(self.conflict(PER_STAGE, &ENDS)),
+            Layout::Ends { .. } => 0,
+            Layout::Even { embedding, loss } => u64::from(layers) + u64::from(*embedding) + u64::from(*loss),
         };
-        let on_rank = u64::from(layers.checked_div(pp).unwrap_or(0));
-        match on_rank.checked_div(per_stage) {
-            Some(chunks) if chunks > 0 && chunks * per_stage == on_rank => Ok(chunks as u32),
+        let Some(per_stage) = per_stage else { return self.small(VIRTUAL_STAGES, 1) };
+        let stages = u64::from(pp).checked_mul(per_stage).and_then(|one_each| counted.checked_div(one_each));
+        match stages.and_then(|chunks| u32::try_from(chunks).ok()) {
+            Some(chunks) if u64::from(chunks) * u64::from(pp) * per_stage == counted => Ok(chunks),
             _ => Err(self.bad(PER_STAGE, "a divisor of the layers of a pipeline rank")),
+        }
+    }
+
+    /// V of a layout with so many stages.
+    fn listed_chunks(&self, pp: u32, stages: usize) -> Result<u32, ScriptError> {
+        let chunks = stages / pp as usize;
+        if chunks * pp as usize != stages {
+            return Err(self.bad(LAYOUT, "PP stages, or a multiple of it, with | between them"));
+        }
+        match self.number::<usize>(VIRTUAL_STAGES)? {
+            Some(given) if given != chunks => {
+                Err(self.bad(VIRTUAL_STAGES, "the stages of the layout over PP, or leave it out"))
+            }
+            _ => u32::try_from(chunks).map_err(|_| self.bad(LAYOUT, "fewer stages")),
         }
     }
 
@@ -105,15 +125,22 @@ impl Reader<'_> {
     }
 
     fn layout(&self) -> Result<Layout, ScriptError> {
-        let first = self.number("--decoder-first-pipeline-num-layers")?;
-        let last = self.number("--decoder-last-pipeline-num-layers")?;
-        if first.is_some() || last.is_some() {
-            return Ok(Layout::Ends { first, last });
+        if let Some(text) = self.text(LAYOUT)? {
+            let others = [&ENDS[..], &COUNTED, &[PER_STAGE]].concat();
+            if others.iter().any(|other| self.flags.switch(other)) {
+                return Err(self.conflict(LAYOUT, &others));
+            }
+            return layout::parse(text).map(Layout::Stages).map_err(|expected| self.bad(LAYOUT, expected));
         }
-        Ok(Layout::Even {
-            embedding: self.flags.switch("--account-for-embedding-in-pipeline-split"),
-            loss: self.flags.switch("--account-for-loss-in-pipeline-split"),
-        })
+        let [first, last] = [self.number(ENDS[0])?, self.number(ENDS[1])?];
+        if first.is_none() && last.is_none() {
+            let [embedding, loss] = COUNTED.map(|flag| self.flags.switch(flag));
+            return Ok(Layout::Even { embedding, loss });
+        }
+        match COUNTED.iter().any(|flag| self.flags.switch(flag)) {
+            true => Err(self.conflict(if first.is_some() { ENDS[0] } else { ENDS[1] }, &COUNTED)),
+            false => Ok(Layout::Ends { first, last }),
+        }
     }
 
     /// How a dispatcher other than the one modelled differs; no matter where no rows leave the rank.
@@ -129,4 +156,17 @@ impl Reader<'_> {
         }
         Ok(Some(format!("{DISPATCHER} is {kind}: dispatch is modelled as all-to-all")))
     }
+
+    /// `flag`, which is given, with the first of `others` that is.
+    fn conflict(&self, flag: &'static str, others: &[&'static str]) -> ScriptError {
+        let other = others.iter().copied().find(|other| self.flags.switch(other)).unwrap_or_default();
+        ScriptError::Conflict { flag, other }
+    }
 }
+
+const LAYOUT: &str = "--pipeline-model-parallel-layout";
+const PER_STAGE: &str = "--num-layers-per-virtual-pipeline-stage";
+const VIRTUAL_STAGES: &str = "--num-virtual-stages-per-pipeline-rank";
+const ENDS: [&str; 2] = ["--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"];
+const COUNTED: [&str; 2] =
+    ["--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"];

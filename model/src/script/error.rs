@@ -49,6 +49,13 @@ pub enum ScriptError {
         /// The value as it is written.
         text: String,
     },
+    /// Two flags that Megatron does not take together.
+    Conflict {
+        /// One.
+        flag: &'static str,
+        /// The other.
+        other: &'static str,
+    },
     /// A flag's value is not what it should be.
     BadValue {
         /// The flag.
@@ -109,6 +116,12 @@ impl fmt::Display for ScriptError {
                 "{flag} is {text:?}, which is known only when the script runs; give {flag} VALUE beside the \
                  script, or --env NAME=VALUE for a variable"
             ),
+            Self::Conflict { flag, other } => {
+                write!(
+                    f,
+                    "{flag} is given with {other}, which also divides the layers; leave one of them out"
+                )
+            }
             Self::BadValue { flag, value, expected } => {
                 write!(f, "{flag} is {value:?}; give {expected}")
             }

@@ -1,5 +1,6 @@
 //! Shapes and distribution to flags.
 
+use crate::layout;
 use crate::{
     Activation, Attention, Fp8Recipe, GradientType, Layout, Loss, ModelConfig, MoeConfig, Norm, Parallelism,
     Precision, Rotary,
@@ -170,10 +171,10 @@ fn fp8(parallelism: &Parallelism, list: &mut List) {
 }
 
 fn layout(parallelism: &Parallelism, list: &mut List) {
-    match parallelism.layout {
+    match &parallelism.layout {
         Layout::Even { embedding, loss } => {
-            list.switch("--account-for-embedding-in-pipeline-split", embedding);
-            list.switch("--account-for-loss-in-pipeline-split", loss);
+            list.switch("--account-for-embedding-in-pipeline-split", *embedding);
+            list.switch("--account-for-loss-in-pipeline-split", *loss);
         }
         Layout::Ends { first, last } => {
             let ends = [
@@ -186,7 +187,7 @@ fn layout(parallelism: &Parallelism, list: &mut List) {
                 }
             }
         }
-        Layout::Stages(_) => {}
+        Layout::Stages(stages) => list.value("--pipeline-model-parallel-layout", layout::text(stages)),
     }
 }
 
