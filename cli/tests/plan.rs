@@ -190,7 +190,10 @@ fn bad_input_is_one_line_with_field_value_and_fix() {
         (&["--model", "glm-423b-a30b", "--gpus", "100"], ["gpus is 100", "tp·cp·pp = 16"]),
         (&["--model", "glm-423b-a30b", "--num-layers", "30"], ["layers is 30", "pp·chunks = 16"]),
         (&["--model", "glm-423b-a30b", "--num-experts", "x"], ["--num-experts is \"x\"", "a whole number"]),
-        (&["--model", "glm-423b-a30b", "--context-parallel-size", "2"], ["cp is 2", "not modelled yet"]),
+        (
+            &["--model", "glm-423b-a30b", "--context-parallel-size", "2", "--attention-backend", "unfused"],
+            ["cp is 2", "no context parallel"],
+        ),
         (&["--num-layers", "4"], ["--gpus", "number of devices"]),
         (&["--model", "glm-423b-a30b", "--load", "1,65"], ["--load: 65.0 is no load", "at most 64.0"]),
         (&["absent.sh"], ["absent.sh", "cannot be read"]),

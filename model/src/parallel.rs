@@ -84,7 +84,7 @@ pub struct Parallelism {
     pub tp: u64,
     /// Sequence parallel (`--sequence-parallel`); means nothing with TP = 1.
     pub sequence_parallel: bool,
-    /// Context parallel (`--context-parallel-size`); only 1 is modelled.
+    /// Context parallel: a ring over parts of the sequence (`--context-parallel-size`).
     pub cp: u64,
     /// Expert parallel (`--expert-model-parallel-size`).
     pub ep: u64,
@@ -198,10 +198,18 @@ impl Parallelism {
         in_range("chunks", self.chunks.into(), 1, MAX_LAYERS)?;
         in_range("group_size", self.group_size.into(), 1, MAX_SIZE)?;
         in_range("position_rows", config.position_rows, 0, MAX_SIZE)?;
+        if let Some(mla) = &config.mla {
+            in_range("q_lora_rank", mla.q_lora_rank, 0, MAX_SIZE)?;
+            in_range("kv_lora_rank", mla.kv_lora_rank, 1, MAX_SIZE)?;
+            in_range("qk_head_dim", mla.qk_head_dim, 0, MAX_SIZE)?;
+            in_range("qk_pos_emb_head_dim", mla.qk_rope_dim, 1, MAX_SIZE)?;
+            in_range("v_head_dim", mla.v_head_dim, 1, MAX_SIZE)?;
+        }
         let Some(moe) = &config.moe else { return Ok(()) };
         in_range("experts", moe.experts, 1, MAX_SIZE)?;
         in_range("moe_ffn", moe.ffn, 1, MAX_SIZE)?;
         in_range("shared_ffn", moe.shared_ffn, 0, MAX_SIZE)?;
+        in_range("moe_latent_size", moe.latent, 0, MAX_SIZE)?;
         in_range("top_k", moe.top_k, 1, moe.experts)?;
         match &moe.layers {
             MoeLayers::AfterDense(dense) => {
@@ -229,11 +237,19 @@ impl Parallelism {
     fn check_shapes(&self, config: &ModelConfig) -> Result<(), ModelError> {
         let fix = "change TP or the model";
         divides("heads", config.heads, "tp", self.tp, fix)?;
-        divides("kv_groups", config.kv_groups, "tp", self.tp, fix)?;
-        divides("heads", config.heads, "kv_groups", config.kv_groups, "change the number of query groups")?;
+        if config.mla.is_none() {
+            divides("kv_groups", config.kv_groups, "tp", self.tp, fix)?;
+            let fix = "change the number of query groups";
+            divides("heads", config.heads, "kv_groups", config.kv_groups, fix)?;
+        }
         divides("ffn", config.ffn, "tp", self.tp, fix)?;
+        if self.cp > 1 {
+            let fix = "context parallel gives a rank two parts of the sequence; change CP or the sequence";
+            divides("seq", config.seq, "2·cp", 2 * self.cp, fix)?;
+        }
         if self.sequence_parallel {
-            divides("seq", config.seq, "tp", self.tp, "sequence parallel splits the sequence; change TP")?;
+            let fix = "sequence parallel splits the sequence; change TP";
+            divides("seq", config.seq, "tp·cp", self.tp * self.cp, fix)?;
         }
         let Some(moe) = &config.moe else { return Ok(()) };
         divides("experts", moe.experts, "ep", self.ep, "change EP or the number of experts")?;
@@ -276,9 +292,6 @@ impl Parallelism {
     }
 
     fn check_modelled(&self, config: &ModelConfig) -> Result<(), ModelError> {
-        if self.cp > 1 {
-            return Err(unsupported("cp", self.cp, "context parallel is not modelled yet", "give 1"));
-        }
         if let Some(what) = self.not_modelled(config) {
             return Err(unsupported(what, "given", "it is not modelled yet", "plan a run without it"));
         }
@@ -292,6 +305,14 @@ impl Parallelism {
                 false,
                 "Megatron refuses to train experts with TP above 1 without it",
                 "add --sequence-parallel",
+            ));
+        }
+        if self.cp > 1 && config.attention == Attention::Unfused {
+            return Err(unsupported(
+                "cp",
+                self.cp,
+                "Megatron's unfused attention has no context parallel",
+                "give 1 or --attention-backend flash",
             ));
         }
         if config.attention == Attention::Flash && self.precision == Precision::Fp32 {
@@ -308,11 +329,8 @@ impl Parallelism {
     fn not_modelled(&self, config: &ModelConfig) -> Option<&'static str> {
         let moe = config.moe.as_ref();
         let settings = [
-            ("mla", config.mla.is_some()),
             ("mtp_layers", config.mtp_layers > 0),
             ("loss", config.loss != Loss::Unfused),
-            ("latent", moe.is_some_and(|moe| moe.latent > 0)),
-            ("shared_gate", moe.is_some_and(|moe| moe.shared_gate)),
             ("capacity", moe.is_some_and(|moe| moe.capacity.is_some())),
             ("optimizer", self.optimizer != Optimizer::default()),
             ("fp8", self.fp8.is_some()),

@@ -85,8 +85,8 @@ impl Parameters {
         let bias = u128::from(config.bias);
         let norm = shape.h * norm_width(config);
         let qk_norm = if config.qk_norm { 2 * u128::from(config.head_dim) * norm_width(config) } else { 0 };
-        let qkv = shape.q + 2 * shape.kv;
-        let attention = shape.h * (qkv + shape.q) + bias * (qkv + shape.h);
+        let qkv = shape.q + shape.k + shape.v;
+        let attention = shape.h * (qkv + shape.context) + bias * (qkv + shape.h);
         let vocab = shape.vocab * shape.h;
         let positions = u128::from(config.position_rows) * shape.h;
         let (router, experts, shared) = match &shape.moe {

@@ -1,7 +1,7 @@
 //! Sizes of one rank, from which every formula of the layer tables is written.
 
 use crate::{Attention, Device, ModelConfig, ModelError, Norm, Parallelism};
-use crate::{PermuteIndices, Precision, RouterInput};
+use crate::{PermuteIndices, Precision, Rotary, RouterInput};
 
 /// Sizes of one rank. `u128` so that products cannot overflow.
 pub(crate) struct Shape {
@@ -9,7 +9,7 @@ pub(crate) struct Shape {
     pub e: u128,
     /// T: tokens that the rank owns outside attention and MLP (all of S without sequence parallel).
     pub t: u128,
-    /// S: tokens of a micro-batch.
+    /// S: tokens of a micro-batch that attention and MLP of the rank run on, s·b/cp.
     pub s: u128,
     /// Tokens of a sequence.
     pub seq: u128,
@@ -17,10 +17,20 @@ pub(crate) struct Shape {
     pub h: u128,
     /// Columns of the queries on this rank.
     pub q: u128,
-    /// Columns of the keys (and of the values) on this rank.
-    pub kv: u128,
+    /// Columns of the keys on this rank.
+    pub k: u128,
+    /// Columns of the values on this rank.
+    pub v: u128,
+    /// Columns of attention's output on this rank.
+    pub context: u128,
     /// Heads on this rank.
     pub heads: u128,
+    /// Key/value groups on this rank.
+    pub groups: u128,
+    /// Elements of a head with rotary position.
+    pub rotary_dim: u128,
+    /// The latents of multi-latent attention.
+    pub mla: Option<MlaShape>,
     /// Hidden columns of a dense MLP on this rank.
     pub ffn: u128,
     /// Rows of the padded vocabulary on this rank.
@@ -31,10 +41,24 @@ pub(crate) struct Shape {
     pub norm_stats: u128,
     /// Whether tensor-parallel collectives run.
     pub tp: bool,
+    /// Context-parallel ranks.
+    pub cp: u128,
     /// What the layers choose between.
     pub kind: Kind,
     /// The experts.
     pub moe: Option<MoeShape>,
+}
+
+/// Columns of the latents of multi-latent attention: whole on every tensor-parallel rank.
+pub(crate) struct MlaShape {
+    /// Latent of the queries, 0 where they are projected directly.
+    pub q_latent: u128,
+    /// Latent of keys and values.
+    pub kv_latent: u128,
+    /// The key's rotary part, shared by all heads.
+    pub rope: u128,
+    /// Keys without rotary part, on this rank.
+    pub k_up: u128,
 }
 
 /// Sizes of the experts on one rank.
@@ -49,6 +73,10 @@ pub(crate) struct MoeShape {
     pub f: u128,
     /// Hidden columns of the shared expert on this rank.
     pub shared: u128,
+    /// Whether a gate weights the shared expert's output.
+    pub shared_gate: bool,
+    /// Columns of the rows that experts run on: h, or of the latent.
+    pub width: u128,
     /// Expert-parallel ranks.
     pub ep: u128,
     /// Expert-tensor-parallel ranks.
@@ -64,6 +92,7 @@ pub(crate) struct Kind {
     pub precision: Precision,
     pub attention: Attention,
     pub qk_norm: bool,
+    pub rotary: Rotary,
     pub fused_activation: bool,
     pub hidden_dropout: bool,
     pub attention_dropout: bool,
@@ -73,7 +102,12 @@ impl Shape {
     /// Sizes of a rank; `config` and `parallelism` have been checked against each other.
     pub fn new(config: &ModelConfig, parallelism: &Parallelism) -> Self {
         let tp = u128::from(parallelism.tp);
-        let s = u128::from(config.seq) * u128::from(parallelism.micro_batch);
+        let cp = u128::from(parallelism.cp);
+        let s = u128::from(config.seq) / cp * u128::from(parallelism.micro_batch);
+        let heads = u128::from(config.heads) / tp;
+        let head = Head::new(config);
+        // Multi-latent attention makes keys and values of every head.
+        let groups = if config.mla.is_some() { heads } else { u128::from(config.kv_groups) / tp };
         let t = if parallelism.sequence_parallel { s / tp } else { s };
         let moe = config.moe.as_ref().map(|moe| MoeShape {
             routed: t * u128::from(moe.top_k),
@@ -81,6 +115,8 @@ impl Shape {
             local: u128::from(moe.experts / parallelism.ep),
             f: u128::from(moe.ffn / parallelism.etp),
             shared: u128::from(moe.shared_ffn) / tp,
+            shared_gate: moe.shared_gate,
+            width: if moe.latent > 0 { moe.latent } else { config.hidden }.into(),
             ep: parallelism.ep.into(),
             etp: parallelism.etp.into(),
             permute_indices: moe.permute_indices,
@@ -92,9 +128,19 @@ impl Shape {
             s,
             seq: config.seq.into(),
             h: config.hidden.into(),
-            q: u128::from(config.heads) * u128::from(config.head_dim) / tp,
-            kv: u128::from(config.kv_groups) * u128::from(config.head_dim) / tp,
-            heads: u128::from(config.heads) / tp,
+            q: heads * head.qk,
+            k: groups * head.qk,
+            v: groups * head.v,
+            context: heads * head.v,
+            heads,
+            groups,
+            rotary_dim: head.rotary,
+            mla: config.mla.map(|mla| MlaShape {
+                q_latent: mla.q_lora_rank.into(),
+                kv_latent: mla.kv_lora_rank.into(),
+                rope: mla.qk_rope_dim.into(),
+                k_up: heads * u128::from(mla.qk_head_dim),
+            }),
             ffn: u128::from(config.ffn) / tp,
             vocab: padded_vocab(config, tp) / tp,
             glu: config.activation.width(),
@@ -103,10 +149,12 @@ impl Shape {
                 Norm::LayerNorm => 2,
             },
             tp: parallelism.tp > 1,
+            cp,
             kind: Kind {
                 precision: parallelism.precision,
                 attention: config.attention,
                 qk_norm: config.qk_norm,
+                rotary: config.rotary,
                 fused_activation: config.fused_activation,
                 hidden_dropout: config.hidden_dropout,
                 attention_dropout: config.attention_dropout,
@@ -128,6 +176,32 @@ impl Shape {
     /// Bytes beyond [`Self::hidden`] that gathering takes; none without tensor parallel.
     pub fn gather_work(&self) -> u128 {
         if self.tp { self.gathered() } else { 0 }
+    }
+}
+
+/// Elements of one head.
+struct Head {
+    /// Of a query and of a key.
+    qk: u128,
+    /// Of a value.
+    v: u128,
+    /// With rotary position.
+    rotary: u128,
+}
+
+impl Head {
+    fn new(config: &ModelConfig) -> Self {
+        match &config.mla {
+            None => {
+                let dim = config.head_dim.into();
+                Self { qk: dim, v: dim, rotary: dim }
+            }
+            Some(mla) => Self {
+                qk: (mla.qk_head_dim + mla.qk_rope_dim).into(),
+                v: mla.v_head_dim.into(),
+                rotary: mla.qk_rope_dim.into(),
+            },
+        }
     }
 }
 
@@ -154,6 +228,8 @@ pub(crate) struct Rates {
     pub memory: u64,
     /// Links of the tensor-parallel group, bytes/s.
     pub tp: u64,
+    /// Links of the context-parallel ring, bytes/s.
+    pub cp: u64,
     /// Links of the group of expert and expert-tensor parallel, bytes/s.
     pub ep: u64,
 }
@@ -169,9 +245,15 @@ impl Rates {
             },
             memory: device.memory_bytes_per_s,
             tp: link(device, parallelism.tp),
+            cp: ring(device, parallelism.tp * parallelism.cp),
             ep: link(device, parallelism.ep * parallelism.etp),
         }
     }
+}
+
+/// Bandwidth of a ring over `ranks` consecutive ranks: its slowest hop's.
+fn ring(device: &Device, ranks: u64) -> u64 {
+    if ranks <= device.devices_per_node { device.intra_bytes_per_s } else { device.inter_bytes_per_s }
 }
 
 /// Bandwidth of an exchange among `ranks` consecutive ranks.

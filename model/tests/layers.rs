@@ -7,7 +7,7 @@ use bagualu_core::layer::{Collectives, Group};
 use bagualu_core::set::Set;
 use bagualu_model::{
     Activation, Attention, Device, LayerType, MODELS, Model, Norm, Parallelism, PermuteIndices, Precision,
-    Preset, RouterInput,
+    Preset, Rotary, RouterInput,
 };
 use common::{alone, build, small};
 
@@ -107,7 +107,7 @@ fn variants_save_what_they_are_known_for() {
 #[test]
 fn unfused_attention_saves_the_probabilities_in_the_run_s_precision() {
     let mut config = small();
-    config.attention = Attention::Unfused;
+    (config.attention, config.rotary) = (Attention::Unfused, Rotary::None);
     (config.hidden, config.head_dim, config.seq) = (128, 32, 128);
     let fp32 = Parallelism { precision: Precision::Fp32, ..alone() };
     let model = build(&config, &fp32);

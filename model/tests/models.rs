@@ -3,7 +3,7 @@
 mod common;
 
 use bagualu_model::{
-    Device, MODELS, Model, ModelConfig, MoeLayers, Parallelism, Precision, Preset, StaticBytes,
+    Attention, Device, MODELS, Model, ModelConfig, MoeLayers, Parallelism, Precision, Preset, StaticBytes,
 };
 use common::{alone, build, device, small};
 
@@ -91,7 +91,7 @@ fn experts_are_divided_over_their_own_replicas() {
     let model = Model::new(&preset.config, &whole, &device()).expect("a model");
     assert_eq!(model.stages[3].static_bytes.optimizer, 12 * (experts + rest));
     let fp32 = build(
-        &ModelConfig { attention: bagualu_model::Attention::Unfused, ..small() },
+        &ModelConfig { attention: Attention::Unfused, ..small() },
         &Parallelism { precision: Precision::Fp32, ..alone() },
     );
     let all = fp32.stages[0].parameters.total();
@@ -144,7 +144,7 @@ fn leading_dense_layers_have_no_rows() {
 type Change = fn(&mut ModelConfig, &mut Parallelism);
 
 /// What is refused, and the words that must be in the message.
-const REFUSED: [(Change, [&str; 2]); 15] = [
+const REFUSED: [(Change, [&str; 2]); 16] = [
     (|_, p| p.gpus = 6, ["gpus is 6", "tp·cp·pp = 4"]),
     (|_, p| p.ep = 3, ["gpus is 8", "etp·ep·pp"]),
     (|_, p| p.global_batch = 7, ["global_batch is 7", "micro_batch·dp"]),
@@ -154,7 +154,8 @@ const REFUSED: [(Change, [&str; 2]); 15] = [
     (|c, p| (c.moe.as_mut().unwrap().experts, p.ep) = (6, 4), ["experts is 6", "ep = 4"]),
     (|c, _| c.moe.as_mut().unwrap().top_k = 9, ["top_k is 9", "from 1 to 4"]),
     (|c, _| c.hidden = 0, ["hidden is 0", "from 1"]),
-    (|_, p| p.cp = 2, ["cp is 2", "not modelled yet; give 1"]),
+    (|_, p| (p.cp, p.gpus) = (3, 24), ["seq is 32", "2·cp = 6"]),
+    (|c, p| (p.cp, p.gpus, c.attention) = (2, 16, Attention::Unfused), ["cp is 2", "no context parallel"]),
     (|_, p| p.sequence_parallel = false, ["sequence_parallel is false", "--sequence-parallel"]),
     (|_, p| p.precision = Precision::Fp32, ["attention is flash", "unfused"]),
     (|_, p| p.global_batch = 4, ["micro-batches is 1", "at least as many micro-batches as pipeline ranks"]),

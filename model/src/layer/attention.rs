@@ -3,6 +3,7 @@
 use bagualu_core::layer::Group;
 
 use super::builder::{Amount, Builder, Cost, Holds, Spec, fixed};
+use super::{mla, qkv};
 use crate::Attention;
 
 /// Adds the first half of a layer; returns the residual after it.
@@ -13,8 +14,11 @@ pub(super) fn attention(b: &mut Builder<'_>) -> usize {
         b.tensor("rng_state", fixed(RNG_STATE_BYTES), Holds::Input);
     }
     let normed = norm(b, ["ln1", "ln1_stats", "ln1_out"], input);
-    let qkv = qkv(b, normed);
-    let context = core_attention(b, qkv);
+    let qkv = match &shape.mla {
+        Some(mla) => mla::project(b, mla, normed),
+        None => qkv::project(b, normed),
+    };
+    let context = core_attention(b, &qkv);
     projection(b, context, input)
 }
 
@@ -41,111 +45,79 @@ pub(super) fn norm(b: &mut Builder<'_>, names: [&'static str; 3], input: usize) 
     output
 }
 
-/// Queries, keys and values. Under sequence parallel the input is gathered, in backward once more.
-fn qkv(b: &mut Builder<'_>, input: usize) -> usize {
-    let shape = b.shape;
-    let columns = shape.q + 2 * shape.kv;
-    let bytes = fixed(shape.e * shape.s * columns);
-    let qkv = b.tensor("qkv", kept_qkv(b), Holds::Activations);
-    // The norm of queries and keys saves its input, which is part of the fused output's storage.
-    let linear = shape.kind.qk_norm.then(|| b.tensor("qkv_linear", bytes, Holds::Activations));
-    b.op(
-        "qkv",
-        Spec {
-            reads: &[input],
-            makes: &[linear.unwrap_or(qkv)],
-            saves: &[input],
-            cost: Cost {
-                gemm: 2 * shape.s * shape.h * columns,
-                sent: fixed(shape.gather_work()),
-                ..Cost::default()
-            },
-            collective: shape.tp.then_some(Group::Tp),
-            // Rotary embedding and the split copy the fused output once.
-            forward_work: fixed(shape.gather_work()) + bytes,
-            backward_work: fixed(shape.hidden() + shape.gather_work() + shape.gathered()) + bytes,
-        },
-    );
-    if let Some(linear) = linear {
-        let stats = b.tensor("qk_stats", fixed(4 * shape.norm_stats * shape.s * qk_heads(b)), Holds::Exact);
-        b.op(
-            "qk_norm",
-            Spec {
-                reads: &[linear],
-                makes: &[qkv, stats],
-                saves: &[linear, stats],
-                cost: Cost { memory: bytes + bytes, ..Cost::default() },
-                backward_work: fixed(shape.hidden()) + bytes + bytes,
-                ..Spec::default()
-            },
-        );
-    }
-    qkv
-}
-
-/// Heads of queries and keys on this rank.
-fn qk_heads(b: &Builder<'_>) -> u128 {
-    let shape = b.shape;
-    shape.heads + shape.heads * shape.kv / shape.q.max(1)
-}
-
-/// Bytes of q, k and v as core attention saves them: the unfused kernel expands the groups first.
-fn kept_qkv(b: &Builder<'_>) -> Amount {
-    let shape = b.shape;
-    let columns = match shape.kind.attention {
-        Attention::Flash => shape.q + 2 * shape.kv,
-        Attention::Unfused => 3 * shape.q,
-    };
-    fixed(shape.e * shape.s * columns)
-}
-
-fn core_attention(b: &mut Builder<'_>, qkv: usize) -> usize {
+fn core_attention(b: &mut Builder<'_>, qkv: &[usize]) -> usize {
     match b.shape.kind.attention {
         Attention::Flash => flash(b, qkv),
         Attention::Unfused => unfused(b, qkv),
     }
 }
 
-/// Saves q, k, v, the output (shared with the projection) and the log-sum-exp of each row and head.
-fn flash(b: &mut Builder<'_>, qkv: usize) -> usize {
+/// Bytes of queries, keys and values as the kernel takes them: the unfused one repeats those of a group.
+fn kernel_inputs(b: &Builder<'_>) -> Amount {
     let shape = b.shape;
-    let context = fixed(shape.e * shape.s * shape.q);
+    let columns = match shape.kind.attention {
+        Attention::Unfused if shape.heads != shape.groups => 3 * shape.q,
+        _ => shape.q + shape.k + shape.v,
+    };
+    fixed(shape.e * shape.s * columns)
+}
+
+/// Saves q, k, v, the output (shared with the projection) and the log-sum-exp of each row and head.
+///
+/// Under context parallel the rank's keys and values go round a ring: one block of keys and values is
+/// saved, whose it is does not matter (Transformer Engine's `AttnFuncWithCPAndKVP2P`). Until the forward
+/// ends, the blocks of all steps and the outputs for each of them are there too.
+fn flash(b: &mut Builder<'_>, qkv: &[usize]) -> usize {
+    let shape = b.shape;
+    let context = fixed(shape.e * shape.s * shape.context);
     let lse = fixed(4 * shape.s * shape.heads);
+    let block = shape.e * shape.s * (shape.k + shape.v);
+    let ring = if shape.cp > 1 { shape.cp } else { 0 };
     let output = b.tensor("attn_out", context, Holds::Activations);
     let stats = b.tensor("attn_lse", lse, Holds::Exact);
     b.op(
         "core_attention",
         Spec {
-            reads: &[qkv],
+            reads: qkv,
             makes: &[output, stats],
-            saves: &[qkv, output, stats],
-            // A causal mask leaves half of the products: 4·S·s·q / 2.
-            cost: Cost { attention: 2 * shape.s * shape.seq * shape.q, ..Cost::default() },
-            // Gradients of q, k, v and of the output, the row sums, and the residual's gradient.
-            backward_work: fixed(shape.hidden()) + kept_qkv(b) + context + lse,
-            ..Spec::default()
+            saves: &[qkv, &[output, stats]].concat(),
+            cost: Cost {
+                // A causal mask leaves half of the products of queries and keys, and with values.
+                attention: shape.s * shape.seq * (shape.q + shape.context),
+                sent: fixed((shape.cp - 1) * block),
+                ..Cost::default()
+            },
+            collective: (shape.cp > 1).then_some(Group::Cp),
+            forward_work: fixed(ring * (block + shape.e * shape.s * shape.context)),
+            // Gradients of q, k, v and of the output, the row sums, and the residual's gradient; in a
+            // ring, two blocks on their way with their gradients.
+            backward_work: fixed(shape.hidden() + if ring > 0 { 4 * block } else { 0 })
+                + kernel_inputs(b)
+                + context
+                + lse,
         },
     );
     output
 }
 
 /// Saves q, k, v and the probabilities; with dropout its mask and the dropped probabilities too.
-fn unfused(b: &mut Builder<'_>, qkv: usize) -> usize {
+fn unfused(b: &mut Builder<'_>, qkv: &[usize]) -> usize {
     let shape = b.shape;
     let products = shape.heads * shape.s * shape.seq;
     let scores = fixed(shape.e * products);
     let probabilities = b.tensor("attn_probs", scores, Holds::Activations);
-    let output = b.tensor("attn_out", fixed(shape.e * shape.s * shape.q), Holds::Activations);
+    let output = b.tensor("attn_out", fixed(shape.e * shape.s * shape.context), Holds::Activations);
     // Both products run in full: the mask is added to the scores.
-    let half = Cost { attention: 2 * shape.s * shape.seq * shape.q, memory: scores, ..Cost::default() };
-    let backward_work = fixed(shape.hidden()) + kept_qkv(b) + scores + scores;
+    let product =
+        |columns| Cost { attention: 2 * shape.s * shape.seq * columns, memory: scores, ..Cost::default() };
+    let backward_work = fixed(shape.hidden()) + kernel_inputs(b) + scores + scores;
     b.op(
         "attention_scores",
         Spec {
-            reads: &[qkv],
+            reads: qkv,
             makes: &[probabilities],
-            saves: &[qkv, probabilities],
-            cost: half,
+            saves: &[qkv, &[probabilities]].concat(),
+            cost: product(shape.q),
             forward_work: scores,
             backward_work,
             ..Spec::default()
@@ -169,13 +141,14 @@ fn unfused(b: &mut Builder<'_>, qkv: usize) -> usize {
     } else {
         probabilities
     };
+    let inputs = [qkv, &[applied]].concat();
     b.op(
         "core_attention",
         Spec {
-            reads: &[qkv, applied],
+            reads: &inputs,
             makes: &[output],
-            saves: &[qkv, applied],
-            cost: half,
+            saves: &inputs,
+            cost: product(shape.context),
             backward_work,
             ..Spec::default()
         },
@@ -194,13 +167,13 @@ fn projection(b: &mut Builder<'_>, context: usize, input: usize) -> usize {
             makes: &[output],
             saves: &[context],
             cost: Cost {
-                gemm: 2 * shape.s * shape.q * shape.h,
+                gemm: 2 * shape.s * shape.context * shape.h,
                 sent: fixed(shape.gather_work()),
                 ..Cost::default()
             },
             collective: shape.tp.then_some(Group::Tp),
             forward_work: fixed(shape.hidden() + shape.gather_work()),
-            backward_work: fixed(shape.hidden() + shape.gathered() + shape.e * shape.s * shape.q),
+            backward_work: fixed(shape.hidden() + shape.gathered() + shape.e * shape.s * shape.context),
         },
     );
     let residual = b.tensor("attn_residual", fixed(shape.hidden()), Holds::Activations);

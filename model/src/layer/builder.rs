@@ -157,7 +157,8 @@ impl<'a> Builder<'a> {
     pub fn op(&mut self, name: &'static str, spec: Spec<'_>) {
         let set = |indices: &[usize]| indices.iter().copied().collect::<Set>();
         let (forward, backward) = self.times(&spec);
-        let communicates = spec.cost.gemm == 0 && spec.cost.memory == Amount::default();
+        let cost = &spec.cost;
+        let communicates = cost.gemm == 0 && cost.attention == 0 && cost.memory == Amount::default();
         let resource = match spec.collective {
             Some(_) if communicates => Resource::Communication,
             _ => Resource::Compute,
@@ -201,6 +202,7 @@ impl<'a> Builder<'a> {
         let flops = |permille: u64| Rate { per_s: self.rates.flops, permille };
         let link = match spec.collective {
             Some(Group::Ep) => self.rates.ep,
+            Some(Group::Cp) => self.rates.cp,
             _ => self.rates.tp,
         };
         let launch = LAUNCH_NS + if spec.collective.is_some() { COLLECTIVE_NS } else { 0 };

@@ -16,6 +16,7 @@ pub(super) fn dense(b: &mut Builder<'_>, residual: usize) {
         act_out: "act_out",
         fc2: "fc2",
         output: "mlp_out",
+        output_saved: false,
     };
     let output = mlp(b, names, normed, b.shape.ffn);
     add(b, ["mlp_add", "mlp_mask"], &[output, residual], None);
@@ -30,6 +31,8 @@ pub(super) struct Names {
     pub act_out: &'static str,
     pub fc2: &'static str,
     pub output: &'static str,
+    /// Whether the operator behind it saves the output.
+    pub output_saved: bool,
 }
 
 /// Adds fc1, activation and fc2 on all tokens, split over the tensor-parallel ranks; returns the output.
@@ -67,7 +70,10 @@ pub(super) fn mlp(b: &mut Builder<'_>, names: Names, input: usize, columns: u128
             ..Spec::default()
         },
     );
-    let output = b.transient(names.output, fixed(shape.hidden()));
+    let output = match names.output_saved {
+        true => b.tensor(names.output, fixed(shape.hidden()), Holds::Activations),
+        false => b.transient(names.output, fixed(shape.hidden())),
+    };
     b.op(
         names.fc2,
         Spec {

@@ -7,8 +7,10 @@
 mod attention;
 mod builder;
 mod ends;
+mod mla;
 mod mlp;
 mod moe;
+mod qkv;
 mod source;
 
 use bagualu_core::cost::{LayerModel, OpModel, TensorModel};

@@ -21,10 +21,12 @@ pub(super) fn experts(b: &mut Builder<'_>, residual: usize) {
     let shared = (moe.shared > 0).then(|| shared_expert(b, moe, normed));
     let part = Part { shape, moe, standing: if shared.is_some() { shape.hidden() } else { 0 } };
     let map = part.router(b, normed);
-    let (indices, permuted) = part.permute(b, normed, map);
+    let routed = part.latent_down(b, normed);
+    let (indices, permuted) = part.permute(b, routed, map);
     let (input, probabilities) = part.dispatch(b, permuted);
     let output = part.grouped_mlp(b, input, probabilities);
     let output = part.combine(b, output, indices);
+    let output = part.latent_up(b, output);
     let inputs: Vec<_> = [output, residual].into_iter().chain(shared).collect();
     add(b, ["mlp_add", "mlp_mask"], &inputs, None);
 }
@@ -38,8 +40,31 @@ fn shared_expert(b: &mut Builder<'_>, moe: &MoeShape, input: usize) -> usize {
         act_out: "shared_act_out",
         fc2: "shared_fc2",
         output: "shared_out",
+        output_saved: moe.shared_gate,
     };
-    mlp(b, names, input, moe.shared)
+    let output = mlp(b, names, input, moe.shared);
+    if moe.shared_gate { gate(b, input, output) } else { output }
+}
+
+/// Weights the shared expert's output by a sigmoid of the tokens, a factor that is saved beside it.
+fn gate(b: &mut Builder<'_>, input: usize, output: usize) -> usize {
+    let shape = b.shape;
+    let hidden = fixed(shape.hidden());
+    let score = b.tensor("shared_gate_score", fixed(shape.e * shape.t), Holds::Exact);
+    let gated = b.transient("shared_gated", hidden);
+    b.op(
+        "shared_gate",
+        Spec {
+            reads: &[input, output],
+            makes: &[score, gated],
+            saves: &[input, output, score],
+            cost: Cost { memory: hidden + hidden + hidden, ..Cost::default() },
+            forward_work: hidden,
+            backward_work: hidden + hidden + hidden,
+            ..Spec::default()
+        },
+    );
+    gated
 }
 
 /// The routed part of the layer.
@@ -63,17 +88,17 @@ impl Part<'_> {
 
     /// Bytes of the rank's own tokens, one copy for each of their k experts.
     fn copies(&self) -> Amount {
-        fixed(self.shape.e * self.moe.routed * self.shape.h)
+        fixed(self.shape.e * self.moe.routed * self.moe.width)
     }
 
     /// Bytes of the received rows, before the gather over expert tensor parallel.
     fn received(&self) -> Amount {
-        rows((self.shape.e * self.shape.h).div_ceil(self.moe.etp))
+        rows((self.shape.e * self.moe.width).div_ceil(self.moe.etp))
     }
 
     /// Bytes of the rows that the experts run on.
     fn gathered(&self) -> Amount {
-        rows(self.shape.e * self.shape.h)
+        rows(self.shape.e * self.moe.width)
     }
 
     /// Gate and top-k; returns the routing map.
@@ -108,6 +133,47 @@ impl Part<'_> {
         map
     }
 
+    /// The projection to the latent that experts run on (`--moe-latent-size`); without it, the input.
+    fn latent_down(&self, b: &mut Builder<'_>, normed: usize) -> usize {
+        if self.moe.width == self.shape.h {
+            return normed;
+        }
+        let latent = b.transient("latent", self.latent());
+        self.latent_projection(b, "latent_down", normed, latent);
+        latent
+    }
+
+    /// The projection back from the latent.
+    fn latent_up(&self, b: &mut Builder<'_>, output: usize) -> usize {
+        if self.moe.width == self.shape.h {
+            return output;
+        }
+        let up = b.transient("latent_up_out", fixed(self.shape.hidden()));
+        self.latent_projection(b, "latent_up", output, up);
+        up
+    }
+
+    fn latent_projection(&self, b: &mut Builder<'_>, name: &'static str, input: usize, output: usize) {
+        let both = fixed(self.shape.hidden()) + self.latent();
+        b.op(
+            name,
+            Spec {
+                reads: &[input],
+                makes: &[output],
+                saves: &[input],
+                cost: Cost { gemm: 2 * self.shape.t * self.shape.h * self.moe.width, ..Cost::default() },
+                forward_work: self.forward(both),
+                backward_work: self.backward(both),
+                ..Spec::default()
+            },
+        );
+    }
+
+    /// Bytes of the rank's own tokens in the width of the experts' rows.
+    fn latent(&self) -> Amount {
+        fixed(self.shape.e * self.shape.t * self.moe.width)
+    }
+
     /// Sorts the copies of the rank's tokens by expert; returns the indices and the copies.
     fn permute(&self, b: &mut Builder<'_>, normed: usize, map: usize) -> (usize, usize) {
         let (shape, moe) = (self.shape, self.moe);
@@ -135,7 +201,7 @@ impl Part<'_> {
                 saves: &[indices],
                 cost: Cost { memory: self.copies() + self.copies(), ..Cost::default() },
                 forward_work: self.forward(self.copies()),
-                backward_work: self.backward(self.copies() + fixed(shape.hidden())),
+                backward_work: self.backward(self.copies() + self.latent()),
                 ..Spec::default()
             },
         );
@@ -242,7 +308,7 @@ impl Part<'_> {
                 reads: &[input],
                 makes: &[fc1_out],
                 saves: &[input],
-                cost: Cost { grouped: 2 * shape.h * shape.glu * moe.f, ..Cost::default() },
+                cost: Cost { grouped: 2 * moe.width * shape.glu * moe.f, ..Cost::default() },
                 forward_work: self.forward(Amount::default()),
                 backward_work: self.backward(wide + self.gathered()),
                 ..Spec::default()
@@ -266,7 +332,7 @@ impl Part<'_> {
                 reads: &[act_out],
                 makes: &[output],
                 saves: &[act_out],
-                cost: Cost { grouped: 2 * moe.f * shape.h, ..Cost::default() },
+                cost: Cost { grouped: 2 * moe.f * moe.width, ..Cost::default() },
                 forward_work: self.forward(self.gathered()),
                 backward_work: self.backward(self.gathered() + inner),
                 ..Spec::default()
@@ -312,7 +378,11 @@ impl Part<'_> {
                 ..self.exchange()
             },
         );
-        let moe_out = b.transient("moe_out", fixed(shape.hidden()));
+        // Saved by the projection back from the latent, by nobody without it.
+        let moe_out = match self.moe.width == shape.h {
+            true => b.transient("moe_out", fixed(shape.hidden())),
+            false => b.tensor("moe_out", self.latent(), Holds::Activations),
+        };
         b.op(
             "unpermute",
             Spec {
@@ -320,7 +390,7 @@ impl Part<'_> {
                 makes: &[moe_out],
                 saves: &[indices],
                 cost: Cost { memory: self.copies() + self.copies(), ..Cost::default() },
-                forward_work: self.forward(self.copies() + fixed(shape.hidden())),
+                forward_work: self.forward(self.copies() + self.latent()),
                 backward_work: self.backward(self.copies()),
                 ..Spec::default()
             },

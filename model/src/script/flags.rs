@@ -90,7 +90,7 @@ pub const FLAGS: &[Flag] = &[
     switch("--moe-pad-expert-input-to-capacity", "Pad every expert's rows to its capacity"),
     value("--tensor-model-parallel-size", "N", "TP"),
     switch("--sequence-parallel", "Sequence parallel"),
-    value("--context-parallel-size", "N", "CP; only 1 is modelled"),
+    value("--context-parallel-size", "N", "CP"),
     value("--expert-model-parallel-size", "N", "EP"),
     value("--expert-tensor-parallel-size", "N", "Expert TP [TP]"),
     value("--pipeline-model-parallel-size", "N", "PP"),
