@@ -5,7 +5,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use bagualu_model::script::{FLAGS, Given, Launch, ScriptError, from_flags, parse_with, to_flags};
-use bagualu_model::{Device, MAX_DEVICE_FILE, MODELS, Model, Preset};
+use bagualu_model::settings::ActivationSettings;
+use bagualu_model::{Device, MAX_DEVICE_FILE, MODELS, Model, ModelError, Preset};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::Error;
@@ -59,6 +60,8 @@ pub struct Loaded {
     pub model: Model,
     /// Where it comes from: the script's path, the preset's name, or `flags`.
     pub source: String,
+    /// Its own settings of activation memory, which a plan replaces.
+    pub settings: ActivationSettings,
     /// Flags that cannot change memory.
     pub ignored: Vec<String>,
     /// Recompute and offload settings that are replaced.
@@ -77,10 +80,11 @@ impl Input {
             (None, Some(name)) => (self.preset(name)?, name.clone()),
             (None, None) => (self.direct()?, "flags".to_owned()),
         };
-        let Launch { config, parallelism, ignored, replaced, warnings, .. } = launch;
-        let model = Model::new(&config, &parallelism, &device)
-            .map_err(|error| Error::bad_input(&source, error.to_string(), ""))?;
-        Ok(Loaded { model, source, ignored, replaced, warnings })
+        let Launch { config, parallelism, settings, ignored, replaced, warnings, .. } = launch;
+        let refused = |error: ModelError| Error::bad_input(&source, error.to_string(), "");
+        let model = Model::new(&config, &parallelism, &device).map_err(refused)?;
+        settings.check(&config, &parallelism).map_err(refused)?;
+        Ok(Loaded { model, source, settings, ignored, replaced, warnings })
     }
 
     /// The same options for another model: a preset, or the launch script at a path.

@@ -151,6 +151,34 @@ fn flags_are_megatron_s_and_override() {
 }
 
 #[test]
+fn the_script_s_own_settings_are_shown_beside_the_plan() {
+    let loads = |arguments: &[&str]| {
+        let plan = json(&[&["qwen3-30b-a3b.sh", "--load", "1"], arguments].concat(), 0);
+        plan["ranks"][0]["loads"][0].clone()
+    };
+    let bytes =
+        |load: &Value, field: &str| load[field].as_u64().unwrap_or_else(|| panic!("no {field}: {load}"));
+    let attention = loads(&[]);
+    let kept = bytes(&attention, "unmitigated_bytes");
+    let saved = kept - bytes(&attention, "configured_bytes");
+    assert!(saved * 50 < kept, "core attention with a flash kernel holds little: {saved} of {kept}");
+    assert!(bytes(&attention, "configured_added_ns") > 0);
+    let full =
+        ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"];
+    let moe = ["--recompute-modules", "core_attn,moe"];
+    let [full, moe] = [&full[..], &moe].map(loads);
+    assert!(bytes(&full, "configured_bytes") < bytes(&moe, "configured_bytes"));
+    assert!(bytes(&moe, "configured_bytes") * 2 < kept);
+    assert!(bytes(&full, "configured_held_bytes") < bytes(&full, "configured_bytes"));
+
+    let output = run(&["qwen3-30b-a3b.sh", "--load", "1"]);
+    let answer = text(&output.stdout);
+    assert!(answer.contains("As configured instead: selective recomputation of core_attn"), "{answer}");
+    let preset = json(&["--model", "qwen3-30b-a3b", "--load", "1"], 0);
+    assert!(preset["configured"].is_null() && preset["ranks"][0]["loads"][0]["configured_bytes"].is_null());
+}
+
+#[test]
 fn a_dense_model_has_a_plan_too() {
     let plan = json(
         &[
@@ -194,6 +222,19 @@ fn bad_input_is_one_line_with_field_value_and_fix() {
             &["--model", "glm-423b-a30b", "--context-parallel-size", "2", "--attention-backend", "unfused"],
             ["cp is 2", "no context parallel"],
         ),
+        (
+            &["--model", "glm-423b-a30b", "--recompute-granularity", "full"],
+            ["--recompute-method is missing", "add it"],
+        ),
+        (
+            &["qwen3-30b-a3b.sh", "--recompute-modules", "mla_up_proj"],
+            ["recompute_modules is mla_up_proj", "multi-latent attention"],
+        ),
+        (
+            &["qwen3-30b-a3b.sh", "--fine-grained-activation-offloading", "--offload-modules", "attn_proj"],
+            ["offload_modules is attn_proj", "add core_attn"],
+        ),
+        (&["qwen3-30b-a3b.sh", "--recompute-modules", "gdn_norm_out"], ["\"gdn_norm_out\"", "not modelled"]),
         (&["--num-layers", "4"], ["--gpus", "number of devices"]),
         (&["--model", "glm-423b-a30b", "--load", "1,65"], ["--load: 65.0 is no load", "at most 64.0"]),
         (&["absent.sh"], ["absent.sh", "cannot be read"]),

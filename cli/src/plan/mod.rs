@@ -6,6 +6,7 @@ use crate::input::{Input, Loaded, largest_load};
 use crate::progress::Progress;
 use crate::{Error, output};
 
+mod configured;
 mod diff;
 pub(crate) mod iteration;
 pub(crate) mod load;
@@ -75,9 +76,9 @@ impl Plan {
             Some(given) => possible(given, &loaded.model)?,
             None => &USUAL,
         };
-        let model = &loaded.model;
+        let (model, settings) = (&loaded.model, &loaded.settings);
         let progress = Progress::new("plan", model.stages.len() as u64, "pipeline ranks");
-        let rank = |stage| RankPlan::new(model, stage, loads).inspect(|_| progress.step());
+        let rank = |stage| RankPlan::new(model, stage, settings, loads).inspect(|_| progress.step());
         match model.stages.iter().map(rank).collect() {
             Ok(ranks) => Ok(Self { loaded, ranks }),
             Err(problem) => Err(Error::bad_input(&loaded.source, problem, "")),

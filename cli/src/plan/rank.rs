@@ -5,6 +5,7 @@ use bagualu_core::cost::{LayerModel, LayerStorage};
 use bagualu_core::provision::{Aim, Part, Provision, ProvisionError};
 use bagualu_core::schedule::{Event, Pipeline, most_in_flight};
 use bagualu_core::stage::{Recompute, StageModel};
+use bagualu_model::settings::{ActivationSettings, Configured};
 use bagualu_model::{Model, Stage, StaticBytes};
 
 use super::Verdict;
@@ -39,6 +40,8 @@ pub struct LoadPlan {
     pub rows: u32,
     /// The peak if everything were kept, work included.
     pub unmitigated_bytes: u64,
+    /// What the script's own settings make of it, if it has any.
+    pub configured: Option<Configured>,
     /// What the controller makes of it.
     pub outcome: Result<Carried, Shortage>,
 }
@@ -90,8 +93,13 @@ pub struct Rank<'a> {
 
 impl RankPlan {
     /// Plans a pipeline rank; an error is a sentence about the input.
-    pub fn new(model: &Model, stage: &Stage, loads: &[LoadFactor]) -> Result<Self, String> {
-        Rank::with(model, stage, |rank| rank.plan(model, stage, loads))
+    pub fn new(
+        model: &Model,
+        stage: &Stage,
+        settings: &ActivationSettings,
+        loads: &[LoadFactor],
+    ) -> Result<Self, String> {
+        Rank::with(model, stage, |rank| rank.plan(model, stage, settings, loads))
     }
 
     /// The worst verdict of its loads.
@@ -121,12 +129,7 @@ impl<'a> Rank<'a> {
         stage: &Stage,
         f: impl FnOnce(&Rank<'_>) -> Result<T, String>,
     ) -> Result<T, String> {
-        let pipeline = Pipeline {
-            chunks: model.parallelism.chunks,
-            group_size: model.parallelism.group_size,
-            overlap: model.parallelism.overlap_ep,
-            ..Pipeline::new(model.parallelism.pp, stage.rank, model.micro_batches)
-        };
+        let pipeline = model.pipeline(stage.rank);
         let units = pipeline.units().map_err(|e| e.to_string())? as usize;
         let mut events = vec![Event::Forward(0); 2 * units];
         pipeline.events(&mut events).map_err(|e| e.to_string())?;
@@ -155,7 +158,13 @@ impl<'a> Rank<'a> {
         self.stage.chunks[self.pipeline.parts(unit).1 as usize]
     }
 
-    fn plan(&self, model: &Model, stage: &Stage, loads: &[LoadFactor]) -> Result<RankPlan, String> {
+    fn plan(
+        &self,
+        model: &Model,
+        stage: &Stage,
+        settings: &ActivationSettings,
+        loads: &[LoadFactor],
+    ) -> Result<RankPlan, String> {
         let mut storage = LayerStorage::new();
         let mut units = vec![Unit::default(); self.events.len() / 2];
         let floor_bytes = self.floor(&mut units, &mut storage)?;
@@ -168,6 +177,7 @@ impl<'a> Rank<'a> {
                     load,
                     rows,
                     unmitigated_bytes: iteration::unmitigated(self, rows)?,
+                    configured: configured(model, stage, settings, rows)?,
                     outcome: iteration::carry(self, provision, rows)?,
                 });
             }
@@ -223,6 +233,19 @@ impl<'a> Rank<'a> {
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+/// What the script's own settings make of an iteration, if it has any.
+fn configured(
+    model: &Model,
+    stage: &Stage,
+    settings: &ActivationSettings,
+    rows: u32,
+) -> Result<Option<Configured>, String> {
+    if settings.keeps_all() {
+        return Ok(None);
+    }
+    Configured::new(settings, model, stage, rows).map(Some).map_err(|error| error.to_string())
 }
 
 /// The first static part that passes the device's memory.

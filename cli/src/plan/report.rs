@@ -21,6 +21,8 @@ pub struct Report<'a> {
     ranks: Vec<Rank<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     infeasible: Option<Infeasible>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    configured: Option<String>,
     replaced_flags: &'a [String],
     ignored_flags: &'a [String],
     warnings: &'a [String],
@@ -106,9 +108,20 @@ struct Load<'a> {
     load: f64,
     rows: u32,
     unmitigated_bytes: u64,
+    #[serde(flatten)]
+    configured: Option<AsConfigured>,
     verdict: Verdict,
     #[serde(flatten)]
     outcome: Outcome<'a>,
+}
+
+/// The script's own settings.
+#[derive(Serialize)]
+struct AsConfigured {
+    configured_held_bytes: u64,
+    configured_bytes: u64,
+    configured_host_bytes: u64,
+    configured_added_ns: u64,
 }
 
 #[derive(Serialize)]
@@ -178,6 +191,7 @@ pub fn report(plan: &Plan) -> Result<Report<'_>, Error> {
         },
         ranks: plan.ranks.iter().map(|rank| rank_report(plan, rank)).collect(),
         infeasible: plan.shortage().map(|(_, shortage)| shortage.into()),
+        configured: (!loaded.settings.keeps_all()).then(|| loaded.settings.to_string()),
         replaced_flags: &loaded.replaced,
         ignored_flags: &loaded.ignored,
         warnings: &loaded.warnings,
@@ -216,6 +230,12 @@ fn load_report<'a>(plan: &'a Plan, load: &'a LoadPlan) -> Load<'a> {
         load: f64::from(load.load.0) / 1_000.0,
         rows: load.rows,
         unmitigated_bytes: load.unmitigated_bytes,
+        configured: load.configured.as_ref().map(|configured| AsConfigured {
+            configured_held_bytes: configured.held_bytes,
+            configured_bytes: configured.peak_bytes,
+            configured_host_bytes: configured.host_bytes,
+            configured_added_ns: configured.added_ns,
+        }),
         verdict: load.verdict(),
         outcome: match &load.outcome {
             Ok(carried) => carried_report(plan, carried),

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use bagualu_model::{LayerRef, Precision};
 
+use super::configured;
 use super::iteration::Carried;
 use super::rank::{LoadPlan, RankPlan};
 use super::{Plan, Verdict};
@@ -16,6 +17,7 @@ pub fn describe(plan: &Plan) -> Result<String, Error> {
     let mut text = heading(plan)?;
     text += &statics(plan);
     text += &loads(plan);
+    text += &configured::describe(plan);
     text += &strategies(plan);
     text += &notes(plan);
     Ok(text)
@@ -165,8 +167,13 @@ fn verdict(load: &LoadPlan) -> String {
 
 /// Added time, and its share of the operators' own.
 fn added(carried: &Carried) -> String {
-    let permille = u128::from(carried.added_ns) * 1_000 / u128::from(carried.compute_ns.max(1));
-    format!("{} ({}.{} %)", ns(carried.added_ns), permille / 10, permille % 10)
+    share_of(carried.added_ns, carried.compute_ns)
+}
+
+/// A time, and its share of another.
+pub fn share_of(time: u64, of: u64) -> String {
+    let permille = u128::from(time) * 1_000 / u128::from(of.max(1));
+    format!("{} ({}.{} %)", ns(time), permille / 10, permille % 10)
 }
 
 /// One line for each different choice, with the ranks and loads that make it.

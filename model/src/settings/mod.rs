@@ -14,6 +14,8 @@ mod recompute;
 pub use configured::{Configured, SettingsError};
 pub use modules::{OffloadModule, RecomputeModule};
 
+use std::fmt;
+
 use crate::{Fp8Recipe, ModelConfig, ModelError, Parallelism};
 
 /// What a script says about activation memory.
@@ -145,6 +147,32 @@ impl ActivationSettings {
             return refused(FusedGroupMlp, rule, "drop expert_fc1 and moe_act");
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for ActivationSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.recompute {
+            Recompute::None => f.write_str("no recomputation")?,
+            Recompute::Full { method: Method::Uniform, layers } => {
+                write!(f, "full recomputation, uniform, {layers}")?
+            }
+            Recompute::Full { method: Method::Block, layers } => {
+                write!(f, "full recomputation, block, {layers}")?
+            }
+            Recompute::Selective(modules) => write!(f, "selective recomputation of {}", names(modules))?,
+        }
+        match &self.offload {
+            None => Ok(()),
+            Some(offload) => write!(f, "; offloading of {}", names(&offload.modules)),
+        }
+    }
+}
+
+fn names(modules: &[impl ToString]) -> String {
+    match modules {
+        [] => "nothing".to_owned(),
+        modules => modules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
     }
 }
 
