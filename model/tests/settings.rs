@@ -6,7 +6,7 @@ use bagualu_core::set::Set;
 use bagualu_model::settings::{
     ActivationSettings, Configured, Method, Offload, OffloadModule, Recompute, RecomputeModule,
 };
-use bagualu_model::{LayerType, MODELS, Model, ModelConfig, MoeLayers, Parallelism, Preset};
+use bagualu_model::{LayerType, MODELS, Mla, Model, ModelConfig, MoeLayers, Parallelism, Preset};
 use common::{alone, build, small};
 
 /// [`small`] with a shared expert as wide as the routed ones, on one device: T = S = 64, h = 32, q = kv = 32,
@@ -130,6 +130,28 @@ fn the_dense_mlp_is_recomputed_with_the_norm_that_is_fused_into_it() {
     let local = ActivationSettings { transformer_engine: false, ..mlp };
     assert_eq!(saving(&model, &local), 6 * t * f, "the checkpoint keeps the norm's output, its input");
     assert_eq!(saving(&model, &selective(&[RecomputeModule::Moe])), 0, "no layer has experts");
+}
+
+/// [`small`] with the latents of a small DeepSeek: 24 columns for queries, 16 + 8 for keys and values, heads of
+/// 8 + 8 and 8.
+fn latent() -> ModelConfig {
+    let mla = Mla { q_lora_rank: 24, kv_lora_rank: 16, qk_head_dim: 8, qk_rope_dim: 8, v_head_dim: 8 };
+    ModelConfig { mla: Some(mla), qk_norm: true, ..small() }
+}
+
+#[test]
+fn the_up_projection_of_latents_is_recomputed_from_them() {
+    let model = build(&latent(), &alone());
+    let (t, heads) = (64, 4);
+    let qkv = 2 * t * heads * (16 + 16 + 8);
+    let settings = selective(&[RecomputeModule::MlaUpProj]);
+    let norms = 2 * t * (24 + 16) + 2 * 4 * t;
+    assert_eq!(saving(&model, &settings), qkv + norms, "the norms are fused into it");
+    let local = ActivationSettings { transformer_engine: false, ..settings };
+    assert_eq!(saving(&model, &local), qkv, "the latents' norms are outside");
+    // Beside latents the norm before attention is a module with Transformer Engine too.
+    let norms = 2 * (2 * t * 32 + 4 * t);
+    assert_eq!(saving(&model, &selective(&[RecomputeModule::Layernorm])), norms);
 }
 
 #[test]

@@ -115,15 +115,15 @@ impl Setting<'_> {
             })
             .collect();
         let model = LayerModel { tensors: &tensors, ops: &ops, ..self.layer.model() };
-        let inner = self.recomputed.replays.iter().filter(|inner| inside(&inner.ops, &replay.ops));
+        let inner = self
+            .recomputed
+            .replays
+            .iter()
+            .filter(|inner| inner.ops != replay.ops && inner.ops.is_subset(replay.ops));
         let recompute = inner.fold(Set::EMPTY, |set, inner| set | inner.dropped);
-        let mut forward = costs(&model, rows, &LayerPlan { recompute, ..LayerPlan::KEEP })?[0].clone();
-        Ok(forward.drain(replay.ops.clone()).collect())
+        let forward = &costs(&model, rows, &LayerPlan { recompute, ..LayerPlan::KEEP })?[0];
+        Ok(replay.ops.iter().map(|op| forward[op]).collect())
     }
-}
-
-fn inside(inner: &Range<usize>, outer: &Range<usize>) -> bool {
-    inner != outer && inner.start >= outer.start && inner.end <= outer.end
 }
 
 fn costs(model: &LayerModel<'_>, rows: u32, plan: &LayerPlan) -> Result<[Vec<OpCost>; 2], CurveError> {

@@ -1,7 +1,6 @@
 //! Megatron's names for parts of a layer, and the operators that each stands for.
 
 use std::fmt;
-use std::ops::Range;
 
 use bagualu_core::set::Set;
 
@@ -113,7 +112,7 @@ impl fmt::Display for OffloadModule {
     }
 }
 
-/// Where the modules of one layer type are among its operators. Empty where it has no such module.
+/// The operators of the modules of one layer type. Empty where it has no such module.
 pub(super) struct Parts<'a> {
     layer: &'a LayerType,
     /// Whether norms are part of the linear layer behind them.
@@ -130,76 +129,70 @@ impl<'a> Parts<'a> {
         self.layer.op("core_attention").is_some()
     }
 
-    /// The norm before attention. Megatron leaves it a module in front of MLA, whose down-projections read it
-    /// twice.
-    pub fn attention_norm(&self) -> Range<usize> {
-        let fused = self.fused_norms && self.latents().is_empty();
-        if fused { 0..0 } else { self.named("ln1") }
+    /// The norm before attention. It stays a module in front of MLA, whose projections down both read it.
+    pub fn attention_norm(&self) -> Set {
+        let latents = self.layer.op("kv_down").is_some();
+        if self.fused_norms && !latents { Set::EMPTY } else { self.named(&["ln1"]) }
     }
 
     /// Queries, keys and values, with the norm that is fused into their projection.
-    pub fn qkv(&self) -> Range<usize> {
-        let norm = self.named("ln1");
-        let first = if self.attention_norm().is_empty() { norm.start } else { norm.end };
-        first..self.core_attention().start.max(first)
+    pub fn qkv(&self) -> Set {
+        let before = self.core_attention().iter().next().unwrap_or(0);
+        Set::first(before) - self.attention_norm()
     }
 
-    /// MLA's projections from the latents, with the norms that are fused into them.
-    pub fn up_projections(&self) -> Range<usize> {
-        let latents = self.latents();
-        if latents.is_empty() { 0..0 } else { latents.end..self.core_attention().start }
+    /// MLA's projections to heads, with the norms that are fused into them.
+    pub fn up_projections(&self) -> Set {
+        let norms: &[_] = if self.fused_norms { &["q_norm", "kv_norm"] } else { &[] };
+        match self.layer.op("kv_up") {
+            Some(_) => self.named(&["q_proj", "q_up", "kv_up"]) | self.named(norms),
+            None => Set::EMPTY,
+        }
     }
 
-    /// Core attention.
-    pub fn core_attention(&self) -> Range<usize> {
-        let last = self.named("core_attention");
-        let first = self.layer.op("attention_scores").unwrap_or(last.start);
-        first..last.end
+    /// Core attention; the unfused one repeats keys and values inside.
+    pub fn core_attention(&self) -> Set {
+        self.named(&["expand_groups", "attention_scores", "attention_dropout", "core_attention"])
     }
 
     /// Attention's output projection.
-    pub fn projection(&self) -> Range<usize> {
-        self.named("proj")
+    pub fn projection(&self) -> Set {
+        self.named(&["proj"])
     }
 
     /// The norm before the MLP. Before a router it is a module in any case.
-    pub fn mlp_norm(&self) -> Range<usize> {
-        if self.fused_norms && !self.layer.routed { 0..0 } else { self.named("ln2") }
+    pub fn mlp_norm(&self) -> Set {
+        if self.fused_norms && !self.layer.routed { Set::EMPTY } else { self.named(&["ln2"]) }
     }
 
     /// The dense MLP, with the norm that is fused into it.
-    pub fn mlp(&self) -> Range<usize> {
-        if self.layer.routed { 0..0 } else { self.behind_attention() }
+    pub fn mlp(&self) -> Set {
+        if self.layer.routed { Set::EMPTY } else { self.behind_attention() }
     }
 
     /// The MoE layer, shared expert included.
-    pub fn moe(&self) -> Range<usize> {
-        if self.layer.routed { self.behind_attention() } else { 0..0 }
+    pub fn moe(&self) -> Set {
+        if self.layer.routed { self.behind_attention() } else { Set::EMPTY }
     }
 
     /// The shared expert.
-    pub fn shared_expert(&self) -> Range<usize> {
-        self.span(|name| name.starts_with("shared_"))
+    pub fn shared_expert(&self) -> Set {
+        let names = self.layer.op_names.iter().enumerate();
+        names.filter(|(_, name)| name.starts_with("shared_")).map(|(op, _)| op).collect()
     }
 
     /// The experts' first linear layer.
-    pub fn expert_fc1(&self) -> Range<usize> {
-        if self.layer.routed { self.named("fc1") } else { 0..0 }
+    pub fn expert_fc1(&self) -> Set {
+        self.layer.experts & self.named(&["fc1"])
     }
 
     /// The experts' activation.
-    pub fn expert_activation(&self) -> Range<usize> {
-        if self.layer.routed { self.named("act") } else { 0..0 }
-    }
-
-    /// All of the experts' own operators.
-    pub fn experts(&self) -> Range<usize> {
-        let ops = self.layer.experts;
-        ops.iter().next().map_or(0..0, |first| first..ops.last().map_or(first, |last| last + 1))
+    pub fn expert_activation(&self) -> Set {
+        self.layer.experts & self.named(&["act"])
     }
 
     /// The operators whose saved tensors `module` offloads.
-    pub fn offloaded(&self, module: OffloadModule) -> Range<usize> {
+    pub fn offloaded(&self, module: OffloadModule) -> Set {
         match module {
             OffloadModule::AttnNorm => self.attention_norm(),
             OffloadModule::QkvLinear => self.qkv(),
@@ -208,35 +201,17 @@ impl<'a> Parts<'a> {
             OffloadModule::MlpNorm => self.mlp_norm(),
             OffloadModule::ExpertFc1 => self.expert_fc1(),
             OffloadModule::MoeAct => self.expert_activation(),
-            OffloadModule::FusedGroupMlp => self.experts(),
+            OffloadModule::FusedGroupMlp => self.layer.experts,
         }
     }
 
-    /// MLA's projections to the latents.
-    fn latents(&self) -> Range<usize> {
-        self.span(|name| name.ends_with("_down"))
+    /// From the norm before the MLP, where it is fused, to the addition of the residual.
+    fn behind_attention(&self) -> Set {
+        let (first, end) = (self.layer.op("ln2").unwrap_or(0), self.layer.op("mlp_add").unwrap_or(0));
+        Set::first(end) - Set::first(first) - self.mlp_norm()
     }
 
-    fn behind_attention(&self) -> Range<usize> {
-        let norm = self.named("ln2");
-        let first = if self.mlp_norm().is_empty() { norm.start } else { norm.end };
-        first..self.named("mlp_add").start.max(first)
+    fn named(&self, names: &[&str]) -> Set {
+        names.iter().filter_map(|name| self.layer.op(name)).collect()
     }
-
-    fn named(&self, name: &str) -> Range<usize> {
-        self.span(|op| op == name)
-    }
-
-    /// From the first to the last operator whose name is so.
-    fn span(&self, is: impl Fn(&str) -> bool) -> Range<usize> {
-        let names = &self.layer.op_names;
-        let first = names.iter().position(|name| is(name));
-        let last = names.iter().rposition(|name| is(name));
-        first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
-    }
-}
-
-/// The operators of a range.
-pub(super) fn set(ops: &Range<usize>) -> Set {
-    Set::first(ops.end) - Set::first(ops.start)
 }

@@ -11,7 +11,7 @@ use bagualu_core::schedule::{Event, Pipeline};
 use bagualu_core::set::Set;
 
 use super::curve::Setting;
-use super::modules::{Parts, set};
+use super::modules::Parts;
 use super::recompute::Recomputed;
 use super::{ActivationSettings, Offload, OffloadModule, RecomputeModule};
 use crate::{LayerType, Model, Precision};
@@ -114,7 +114,7 @@ impl Chooser<'_> {
                 // Megatron opens no group around core attention that is recomputed.
                 let recomputed_whole =
                     module == OffloadModule::CoreAttn && self.settings.recomputes(RecomputeModule::CoreAttn);
-                let ops = set(&parts.offloaded(module));
+                let ops = parts.offloaded(module);
                 if parts.is_transformer() && !ops.is_empty() && !recomputed_whole {
                     groups.push(self.group(layer, recomputed, at, module, ops));
                 }
@@ -156,7 +156,7 @@ impl Chooser<'_> {
                     unit.host_bytes = unit.host_bytes.saturating_add(bytes);
                 }
             }
-            let others = set(&(0..layer.ops.len())) - ops;
+            let others = Set::first(layer.ops.len()) - ops;
             unit.tensors[at] = tensors - saved(layer, recomputed, others);
         }
         unit

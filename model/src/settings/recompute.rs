@@ -10,15 +10,15 @@ use std::ops::Range;
 
 use bagualu_core::set::Set;
 
-use super::modules::{Parts, set};
+use super::modules::Parts;
 use super::{ActivationSettings, Method, Recompute, RecomputeModule};
 use crate::LayerType;
 
-/// A stretch of operators that runs again as one.
+/// Operators that run again together.
 #[derive(Clone, Debug)]
 pub(super) struct Replay {
     /// The operators.
-    pub ops: Range<usize>,
+    pub ops: Set,
     /// What their first run does not leave behind.
     pub dropped: Set,
     /// It runs ahead of this operator's backward.
@@ -58,7 +58,7 @@ impl Recomputed {
                     recomputed.without_output(layer, parts.expert_activation(), before);
                 }
                 RecomputeModule::MlaUpProj => {
-                    let before = parts.core_attention().end.saturating_sub(1);
+                    let before = parts.core_attention().last().unwrap_or_default();
                     recomputed.without_output(layer, parts.up_projections(), before);
                 }
                 RecomputeModule::Layernorm => {
@@ -69,50 +69,53 @@ impl Recomputed {
                 }
             }
         }
-        recomputed.replays.sort_by_key(|replay| (replay.ops.start, usize::MAX - replay.ops.end));
+        recomputed.replays.sort_by_key(|replay| (first(replay.ops), usize::MAX - replay.ops.len()));
         recomputed
     }
 
     /// A layer that runs again as a whole; its input is kept where it is the first of its unit.
     pub fn full(layer: &LayerType, first: bool) -> Self {
-        let all = 0..layer.ops.len();
+        let all = Set::first(layer.ops.len());
         let held = saved(layer)
             | layer.tensors.iter().enumerate().filter(|(_, t)| t.block_input).map(|(i, _)| i).collect();
         let kept: Set = ["input", "rng_state"].into_iter().filter_map(|name| layer.tensor(name)).collect();
         let dropped = if first { held - kept } else { held };
-        let before = all.end.saturating_sub(1);
+        let before = all.last().unwrap_or_default();
         Self { replays: vec![Replay { ops: all, dropped, before }], inputs: Vec::new() }
     }
 
     /// Megatron's `CheckpointFunction` around `ops`.
-    fn checkpoint(&mut self, layer: &LayerType, ops: Range<usize>) {
-        let outside: Set = set(&(0..layer.ops.len())) - set(&ops);
-        let kept = saves(layer, outside);
-        let before = ops.end.saturating_sub(1);
+    fn checkpoint(&mut self, layer: &LayerType, ops: Set) {
+        let kept = saves(layer, Set::first(layer.ops.len()) - ops);
+        let before = ops.last().unwrap_or_default();
         self.add(layer, ops, before, kept);
     }
 
     /// Megatron's `CheckpointWithoutOutput` around `ops`.
-    fn without_output(&mut self, layer: &LayerType, ops: Range<usize>, before: usize) {
+    fn without_output(&mut self, layer: &LayerType, ops: Set, before: usize) {
         self.add(layer, ops, before, Set::EMPTY);
     }
 
-    fn add(&mut self, layer: &LayerType, ops: Range<usize>, before: usize, kept: Set) {
+    fn add(&mut self, layer: &LayerType, ops: Set, before: usize, kept: Set) {
         if ops.is_empty() {
             return;
         }
-        let made = set(&ops).iter().fold(Set::EMPTY, |made, op| made | layer.ops[op].makes);
-        let read = set(&ops).iter().fold(Set::EMPTY, |read, op| read | layer.ops[op].reads);
+        let made = ops.iter().fold(Set::EMPTY, |made, op| made | layer.ops[op].makes);
+        let read = ops.iter().fold(Set::EMPTY, |read, op| read | layer.ops[op].reads);
         let inputs = (0..layer.tensors.len()).filter(|&t| layer.tensors[t].block_input).collect::<Set>();
         let held = saved(layer) | inputs;
-        self.inputs.push((ops.start, read - made));
+        self.inputs.push((first(ops), read - made));
         self.replays.push(Replay { ops, dropped: (made & held) - kept, before });
     }
 }
 
+fn first(ops: Set) -> usize {
+    ops.iter().next().unwrap_or_default()
+}
+
 /// What somebody saves.
 fn saved(layer: &LayerType) -> Set {
-    saves(layer, set(&(0..layer.ops.len())))
+    saves(layer, Set::first(layer.ops.len()))
 }
 
 fn saves(layer: &LayerType, ops: Set) -> Set {
