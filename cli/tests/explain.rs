@@ -152,7 +152,7 @@ fn a_reason_follows_from_its_numbers() {
         &["--load", "2.6", "--memory", "36"],
         &["--load", "2.6", "--memory", "40"],
         &["--load", "5"],
-        &["--load", "1", "--memory", "30"],
+        &["--load", "1", "--memory", "28", "--host", "1"],
         &["--load", "0.5", "--memory", "34"],
     ] {
         let answer = glm(arguments);
@@ -187,7 +187,16 @@ fn a_reason_follows_from_its_numbers() {
             }
         }
     }
-    for reason in ["slower", "larger", "over_limit", "over_quota", "group_decision", "planned_in_steps"] {
+    for reason in [
+        "slower",
+        "larger",
+        "over_limit",
+        "over_quota",
+        "group_decision",
+        "static_setting",
+        "expected_more_rows",
+        "planned_in_steps",
+    ] {
         assert!(met.contains(reason), "{reason} was not met: {met:?}");
     }
 }

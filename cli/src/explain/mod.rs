@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
-use crate::input::Input;
+use crate::input::{Input, Loaded};
 use crate::plan::load::LoadFactor;
-use crate::plan::{possible, rank::Rank};
+use crate::plan::possible;
+use crate::plan::rank::{Rank, Shortage};
 use crate::{Error, output};
 
 mod answer;
@@ -61,36 +62,40 @@ impl Args {
 pub fn run(args: Args) -> Result<(), Error> {
     let loaded = args.input.load()?;
     let model = &loaded.model;
-    let load = args.load;
-    possible(&[load], model)?;
+    possible(&[args.load], model)?;
     within("--rank", args.rank, 0..model.parallelism.pp)?;
     within("--chunk", args.chunk, 0..model.parallelism.chunks)?;
     if let Some(micro_batch) = args.micro_batch {
         within("--micro-batch", micro_batch, 0..model.micro_batches)?;
     }
+    let mut answer = match explain(&args, &loaded) {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(shortage)) => {
+            let what = format!("on pipeline rank {} {}", args.rank, shortage.needs());
+            return Err(Error::infeasible(what, shortage.needed, shortage.available));
+        }
+        Err(problem) => return Err(Error::bad_input(&loaded.source, problem, "")),
+    };
+    answer.only(args.layer, args.layer_type.as_deref())?;
+    output::print(&if args.json { output::json(&answer)? } else { table::describe(&answer) })
+}
+
+/// Runs the iteration and explains the unit; an error is a sentence about the input.
+fn explain<'a>(args: &Args, loaded: &'a Loaded) -> Result<Result<Answer<'a>, Shortage>, String> {
+    let model = &loaded.model;
     let stage = &model.stages[args.rank as usize];
-    let refused = |problem: String| Error::bad_input(&loaded.source, problem, "");
-    let rows = model.rows_at(load.0);
+    let rows = model.rows_at(args.load.0);
     let request = observe::Request { chunk: args.chunk, micro_batch: args.micro_batch, rows };
-    let answer = Rank::with(model, stage, |rank| {
+    Rank::with(model, stage, |rank| {
         let provision = match rank.provisioned(model, stage)? {
             Ok(provision) => provision,
             Err(shortage) => return Ok(Err(shortage)),
         };
         match observe::observe(rank, &provision, &request)? {
-            Ok(observed) => Answer::new(&loaded, rank, stage, load, &observed).map(Ok),
+            Ok(observed) => Answer::new(loaded, rank, stage, args.load, &observed).map(Ok),
             Err(shortage) => Ok(Err(shortage)),
         }
-    });
-    let mut answer = match answer.map_err(refused)? {
-        Ok(answer) => answer,
-        Err(shortage) => {
-            let what = format!("on pipeline rank {} {}", args.rank, shortage.needs());
-            return Err(Error::infeasible(what, shortage.needed, shortage.available));
-        }
-    };
-    answer.only(args.layer, args.layer_type.as_deref())?;
-    output::print(&if args.json { output::json(&answer)? } else { table::describe(&answer) })
+    })
 }
 
 fn within(option: &str, value: u32, range: Range<u32>) -> Result<(), Error> {

@@ -176,7 +176,9 @@ fn why(reason: &Reason) -> String {
         Reason::OverHostLimit { over_bytes } => format!(": {} over its host limit", bytes(*over_bytes)),
         Reason::NotNeeded => ": not needed".to_owned(),
         Reason::GroupDecision => ": the group decides, its rows are above R*".to_owned(),
-        Reason::StaticSetting => ": a static setting, without it the floor does not fit".to_owned(),
+        Reason::StaticSetting => {
+            ": a static setting, as local strategies alone do not carry the schedule".to_owned()
+        }
         Reason::ExpectedMoreRows => ": would fit; planned before the gate, for more rows".to_owned(),
         Reason::PlannedInSteps => {
             ": would fit; plans go in steps and are close to the least time, not at it".to_owned()

@@ -248,45 +248,75 @@ fn alternative(view: &View<'_, '_>, index: usize, strategy: Strategy) -> Result<
         added_ns_delta: delta(other.added_ns, view.chosen.added_ns),
         reason: Reason::NotNeeded,
     };
-    alternative.reason = reason(view, index, &alternative);
+    alternative.reason = match (view.forced.contains(index), view.record.recompute) {
+        (false, _) => reason(&alternative, &view.room, view.replanned),
+        (true, Recompute::Full) => Reason::StaticSetting,
+        (true, Recompute::Local | Recompute::WholeMoe) => Reason::GroupDecision,
+    };
     Ok(alternative)
 }
 
-fn reason(view: &View<'_, '_>, index: usize, alternative: &Alternative) -> Reason {
-    if view.forced.contains(index) {
-        return match view.record.recompute {
-            Recompute::Full => Reason::StaticSetting,
-            Recompute::Local | Recompute::WholeMoe => Reason::GroupDecision,
-        };
-    }
+/// Why the rank itself did not take an alternative.
+fn reason(alternative: &Alternative, room: &Room, replanned: bool) -> Reason {
     let &Alternative { bytes_delta, host_bytes_delta, added_ns_delta, .. } = alternative;
-    let room = &view.room;
     let over = |delta: i128, room: i128| u64::try_from(delta - room.max(0)).ok().filter(|&over| over > 0);
+    let larger = bytes_delta > 0;
     if added_ns_delta > 0 {
-        return Reason::Slower;
-    }
-    if bytes_delta > 0 && added_ns_delta == 0 {
-        return Reason::Larger;
-    }
-    if bytes_delta > 0
-        && let Some(over_bytes) = over(bytes_delta, room.limit_bytes)
-    {
-        return Reason::OverLimit { over_bytes };
-    }
-    if bytes_delta > 0
-        && !view.replanned
+        Reason::Slower
+    } else if added_ns_delta == 0 {
+        if larger { Reason::Larger } else { Reason::NotNeeded }
+    } else if larger && let Some(over_bytes) = over(bytes_delta, room.limit_bytes) {
+        Reason::OverLimit { over_bytes }
+    } else if larger
+        && !replanned
         && let Some(over_bytes) = over(bytes_delta, room.quota_bytes)
     {
-        return Reason::OverQuota { over_bytes };
-    }
-    if host_bytes_delta > 0
+        Reason::OverQuota { over_bytes }
+    } else if host_bytes_delta > 0
         && let Some(over_bytes) = over(host_bytes_delta, room.host_bytes)
     {
-        return Reason::OverHostLimit { over_bytes };
+        Reason::OverHostLimit { over_bytes }
+    } else if room.fewer_rows && !replanned {
+        Reason::ExpectedMoreRows
+    } else {
+        Reason::PlannedInSteps
     }
-    match added_ns_delta {
-        0 => Reason::NotNeeded,
-        _ if room.fewer_rows && !view.replanned => Reason::ExpectedMoreRows,
-        _ => Reason::PlannedInSteps,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Room = Room { quota_bytes: 10, limit_bytes: 30, host_bytes: 5, fewer_rows: false };
+
+    /// The reason against an alternative that changes so many bytes, host bytes and ns.
+    fn against(delta: [i128; 3], room: Room, replanned: bool) -> Reason {
+        let [bytes_delta, host_bytes_delta, added_ns_delta] = delta;
+        let strategy = Strategy::Keep;
+        let reason = Reason::NotNeeded;
+        let alternative = Alternative { strategy, bytes_delta, host_bytes_delta, added_ns_delta, reason };
+        super::reason(&alternative, &room, replanned)
+    }
+
+    #[test]
+    fn time_decides_before_bytes() {
+        assert_eq!(against([-50, 0, 1], ROOM, true), Reason::Slower);
+        assert_eq!(against([50, 0, 1], ROOM, true), Reason::Slower);
+        assert_eq!(against([1, 0, 0], ROOM, true), Reason::Larger);
+        assert_eq!(against([-1, 1, 0], ROOM, true), Reason::NotNeeded);
+    }
+
+    #[test]
+    fn what_saves_time_passes_a_bound_or_would_have_fitted() {
+        assert_eq!(against([31, 0, -1], ROOM, false), Reason::OverLimit { over_bytes: 1 });
+        assert_eq!(against([30, 0, -1], ROOM, false), Reason::OverQuota { over_bytes: 20 });
+        assert_eq!(against([30, 0, -1], ROOM, true), Reason::PlannedInSteps, "at the gate the limit counts");
+        assert_eq!(against([-9, 7, -1], ROOM, false), Reason::OverHostLimit { over_bytes: 2 });
+        assert_eq!(against([10, 5, -1], ROOM, false), Reason::PlannedInSteps);
+        let fewer = Room { fewer_rows: true, ..ROOM };
+        assert_eq!(against([10, 0, -1], fewer, false), Reason::ExpectedMoreRows);
+        // A unit that holds more than its share already has no room, not less than none.
+        let none = Room { quota_bytes: -100, limit_bytes: 30, ..ROOM };
+        assert_eq!(against([7, 0, -1], none, false), Reason::OverQuota { over_bytes: 7 });
     }
 }
