@@ -24,9 +24,13 @@ pub fn describe(answer: &Answer<'_>) -> String {
 
 fn heading(answer: &Answer<'_>) -> String {
     let mut text = format!(
-        "{} on {}: pipeline rank {}, chunk {}, micro-batch {} at load {} ({} rows)\n",
-        answer.source, answer.device, answer.rank, answer.chunk, answer.micro_batch, answer.load, answer.rows,
+        "{} on {}: pipeline rank {}, chunk {}, micro-batch {} at load {}",
+        answer.source, answer.device, answer.rank, answer.chunk, answer.micro_batch, answer.load,
     );
+    if answer.rows > 0 {
+        let _ = write!(text, " ({} rows)", answer.rows);
+    }
+    text.push('\n');
     let pass = if answer.fullest_in_forward { "forward" } else { "backward" };
     let (full, device) = (bytes(answer.fullest_bytes), bytes(answer.device_bytes));
     text += &match answer.at_peak {
@@ -72,7 +76,11 @@ fn group_heading(answer: &Answer<'_>, group: &LayerGroup<'_>) -> String {
         Recompute::WholeMoe => {
             format!("; the group recomputes the whole MoE module (R* is {} rows)", answer.row_threshold)
         }
-        Recompute::Full => "; what needs collectives is recomputed, a static setting".to_owned(),
+        Recompute::Full => {
+            "; what needs collectives is recomputed, a static setting: local strategies alone do not carry the \
+             schedule"
+                .to_owned()
+        },
     };
     for (chunks, what) in [(group.dispatch_chunks, "dispatch"), (group.expert_chunks, "experts")] {
         if chunks > 1 {
@@ -176,9 +184,7 @@ fn why(reason: &Reason) -> String {
         Reason::OverHostLimit { over_bytes } => format!(": {} over its host limit", bytes(*over_bytes)),
         Reason::NotNeeded => ": not needed".to_owned(),
         Reason::GroupDecision => ": the group decides, its rows are above R*".to_owned(),
-        Reason::StaticSetting => {
-            ": a static setting, as local strategies alone do not carry the schedule".to_owned()
-        }
+        Reason::StaticSetting => ": a static setting".to_owned(),
         Reason::ExpectedMoreRows => ": would fit; planned before the gate, for more rows".to_owned(),
         Reason::PlannedInSteps => {
             ": would fit; plans go in steps and are close to the least time, not at it".to_owned()
