@@ -1,4 +1,4 @@
-//! What others measured, predicted from shapes by the command itself and compared: `docs/predictions.md`.
+//! What others measured, predicted from shapes and compared: `docs/predictions.md`.
 //!
 //! Nothing is fitted. Every row that is computed here must be in the document as it is printed; each bound is the one
 //! that is reached.
@@ -7,7 +7,7 @@ mod public;
 
 use bagualu_core::schedule::{Event, Pipeline, most_in_flight};
 use public::offload_ratio::Offloading;
-use public::{Compared, Rows, megatron_runs, model, planned};
+use public::{Compared, Planned, Rows, megatron_runs};
 
 /// Megatron-LM's own runs on eight H100: peak of the last pipeline rank, and what of it is allocated between
 /// iterations.
@@ -15,8 +15,7 @@ use public::{Compared, Rows, megatron_runs, model, planned};
 fn runs_of_megatrons_test_suite() {
     let mut rows = Rows::default();
     for run in megatron_runs() {
-        let plan = planned(&run.flags, run.gpus, &[]);
-        let rank = plan.last();
+        let rank = Planned::new(&run.flags, run.gpus).last();
         let held = Compared { measured: run.peak_bytes - run.allocated_bytes, predicted: rank.activations };
         let peak = Compared { measured: run.peak_bytes, predicted: rank.peak() };
         let name = format!("`{}`", run.run);
@@ -66,8 +65,7 @@ const NORMS_AND_ACTIVATION: [&str; 4] = ["ln1_out", "ln2_out", "act_gate", "act_
 
 #[test]
 fn offloading_a_share_of_llama_65b() {
-    let model = model(LLAMA_65B, 256);
-    let offloading = Offloading::new(&model, &["act_linear"]);
+    let offloading = Offloading::new(&Planned::new(LLAMA_65B, 256).model, &["act_linear"]);
     let mut rows = Rows::default();
     for (recompute, from) in [(&[][..], 3), (&NORMS_AND_ACTIVATION, 0)] {
         let measured = |(_, none, recomputed): (u64, Option<u64>, u64)| match recompute.is_empty() {

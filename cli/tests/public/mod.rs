@@ -2,12 +2,9 @@
 
 pub mod offload_ratio;
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
+use bagualu_model::settings::{ActivationSettings, Configured};
 use bagualu_model::{Device, Model, script};
 use serde::Deserialize;
-use serde_json::Value;
 
 const DOCUMENT: &str = include_str!("../../../docs/predictions.md");
 
@@ -84,11 +81,46 @@ impl Rows {
     }
 }
 
-/// A pipeline rank of a plan.
+/// A launch, planned as its own settings have it.
+pub struct Planned {
+    pub model: Model,
+    settings: ActivationSettings,
+}
+
+impl Planned {
+    /// The launch that `flags` describe, on `gpus` devices.
+    pub fn new(flags: &str, gpus: u32) -> Self {
+        let script = format!("torchrun --nproc_per_node {gpus} pretrain_gpt.py {flags}\n");
+        let launch = script::parse(script.as_bytes()).expect("a launch script");
+        let device = Device::named("h100-80g").expect("a device");
+        let model = Model::new(&launch.config, &launch.parallelism, &device).unwrap_or_else(|e| panic!("{flags}: {e}"));
+        Self { model, settings: launch.settings }
+    }
+
+    /// The pipeline rank whose memory Megatron logs.
+    pub fn last(&self) -> Rank {
+        self.rank(self.model.stages.len() - 1)
+    }
+
+    /// Pipeline rank `rank` at balanced load.
+    pub fn rank(&self, rank: usize) -> Rank {
+        let stage = &self.model.stages[rank];
+        let configured = Configured::new(&self.settings, &self.model, stage, self.model.balanced_rows);
+        let activations = configured.expect("the settings are possible").peak_bytes;
+        Rank { fixed: stage.static_bytes.total(), activations }
+    }
+
+    /// The most bytes on any rank.
+    pub fn peak(&self) -> u64 {
+        (0..self.model.stages.len()).map(|rank| self.rank(rank).peak()).max().expect("a rank")
+    }
+}
+
+/// Device bytes of a pipeline rank.
 pub struct Rank {
     /// Static bytes.
     pub fixed: u64,
-    /// The peak of the iteration above them, everything kept.
+    /// The peak of the iteration above them.
     pub activations: u64,
 }
 
@@ -97,49 +129,4 @@ impl Rank {
     pub fn peak(&self) -> u64 {
         self.fixed + self.activations
     }
-}
-
-/// The answer of `bagualu plan`.
-pub struct Plan {
-    pub ranks: Vec<Rank>,
-}
-
-impl Plan {
-    /// The last pipeline rank, the one whose memory Megatron logs.
-    pub fn last(&self) -> &Rank {
-        self.ranks.last().expect("a rank")
-    }
-}
-
-/// Plans a launch with Megatron's `flags` at balanced load on a device that has room for everything.
-pub fn planned(flags: &str, gpus: u32, options: &[&str]) -> Plan {
-    let script = launcher(flags, gpus);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_bagualu"))
-        .args(["plan", "-", "--device", "h100-80g", "--memory", "400", "--load", "1", "--json"])
-        .args(options)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the command runs");
-    child.stdin.take().expect("a pipe").write_all(script.as_bytes()).expect("the script is read");
-    let output = child.wait_with_output().expect("the command ends");
-    assert!(output.status.success(), "{flags}");
-    let answer: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-    let bytes = |value: &Value| value.as_u64().expect("a whole number");
-    let rank = |rank: &Value| Rank {
-        fixed: rank["static_bytes"].as_object().expect("parts").values().map(bytes).sum(),
-        activations: bytes(&rank["loads"][0]["unmitigated_bytes"]),
-    };
-    Plan { ranks: answer["ranks"].as_array().expect("ranks").iter().map(rank).collect() }
-}
-
-/// The model that `flags` describe, on `gpus` devices.
-pub fn model(flags: &str, gpus: u32) -> Model {
-    let launch = script::parse(launcher(flags, gpus).as_bytes()).expect("a launch script");
-    let device = Device::named("h100-80g").expect("a device");
-    Model::new(&launch.config, &launch.parallelism, &device).unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn launcher(flags: &str, gpus: u32) -> String {
-    format!("torchrun --nproc_per_node {gpus} pretrain_gpt.py {flags}\n")
 }
