@@ -55,11 +55,11 @@ const OFFLOAD_RATIO: [(u64, Option<u64>, u64); 11] = [
 ];
 /// Llama-65B, sequence 8,192, on 256 H800. The activation is not fused, and its second factor a view.
 const LLAMA_65B: &str = "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 22016 --num-attention-heads 64 \
-    --vocab-size 32004 --seq-length 4096 --swiglu --no-bias-swiglu-fusion --normalization RMSNorm \
+    --vocab-size 32004 --seq-length 8192 --swiglu --no-bias-swiglu-fusion --normalization RMSNorm \
     --position-embedding-type rope --untie-embeddings-and-output-weights --disable-bias-linear --hidden-dropout 0 --attention-dropout 0 \
-    --use-flash-attn --tensor-model-parallel-size 2 --sequence-parallel \
+    --use-flash-attn --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2 \
     --pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer --bf16 \
-    --micro-batch-size 1 --global-batch-size 512";
+    --micro-batch-size 1 --global-batch-size 256";
 /// What `--kaimm-recompute-norm --kaimm-recompute-mlp-activation-func` do not keep.
 const NORMS_AND_ACTIVATION: [&str; 4] = ["ln1_out", "ln2_out", "act_gate", "act_out"];
 

@@ -41,7 +41,8 @@ impl StaticBytes {
         };
         // Experts have replicas of their own: only those divide their state.
         let (dp, expert_dp) = match parallelism.distributed_optimizer {
-            true => (parallelism.dp(), parallelism.expert_dp()),
+            // Ranks of context parallel hold the same parameters and share in dividing their state.
+            true => (parallelism.dp() * parallelism.cp, parallelism.expert_dp()),
             false => (1, 1),
         };
         let optimizer =

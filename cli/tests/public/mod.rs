@@ -93,7 +93,8 @@ impl Planned {
         let script = format!("torchrun --nproc_per_node {gpus} pretrain_gpt.py {flags}\n");
         let launch = script::parse(script.as_bytes()).expect("a launch script");
         let device = Device::named("h100-80g").expect("a device");
-        let model = Model::new(&launch.config, &launch.parallelism, &device).unwrap_or_else(|e| panic!("{flags}: {e}"));
+        let model = Model::new(&launch.config, &launch.parallelism, &device)
+            .unwrap_or_else(|e| panic!("{flags}: {e}"));
         Self { model, settings: launch.settings }
     }
 
