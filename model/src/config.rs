@@ -6,6 +6,8 @@ pub(crate) const MAX_SIZE: u64 = 1 << 28;
 pub(crate) const MAX_RANKS: u64 = 1 << 20;
 /// Largest number of micro-batches of an iteration.
 pub(crate) const MAX_MICRO_BATCHES: u64 = 16_384;
+/// Largest number of layers of multi-token prediction.
+pub(crate) const MAX_MTP_LAYERS: u64 = 8;
 /// Largest number of layers.
 pub(crate) const MAX_LAYERS: u64 = 4_096;
 
@@ -222,8 +224,10 @@ pub enum Attention {
 }
 
 impl ModelConfig {
-    /// Whether layer `number` (from 0) has experts.
+    /// Whether layer `number` (from 0) has experts. Layers of multi-token prediction, which have the numbers
+    /// behind the last, are of its kind.
     pub fn is_moe(&self, number: u32) -> bool {
+        let number = number.min(self.layers.saturating_sub(1));
         self.moe.as_ref().is_some_and(|moe| moe.layers.contains(number))
     }
 }

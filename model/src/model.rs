@@ -13,7 +13,8 @@ use crate::{Device, LayerType, ModelConfig, ModelError, Parallelism, StageLayout
 pub struct LayerRef {
     /// Index into [`Model::types`].
     pub layer_type: usize,
-    /// Number of the transformer layer in the whole model, from 0; none for embedding and output.
+    /// Number of the transformer layer in the whole model, from 0, those of multi-token prediction behind the
+    /// others; none for what is no transformer layer.
     pub number: Option<u32>,
 }
 
@@ -137,20 +138,49 @@ impl Kinds<'_> {
     ) -> Result<Vec<LayerRef>, ModelError> {
         let mut layers = Vec::new();
         if layout.embedding {
-            layers
-                .push(LayerRef { layer_type: self.index("embedding", LayerType::embedding)?, number: None });
+            layers.push(self.part("embedding", LayerType::embedding)?);
         }
+        let last = numbers.contains(&(config.layers - 1));
         for number in numbers {
-            let layer_type = match config.is_moe(number) {
-                true => self.index("moe", LayerType::moe)?,
-                false => self.index("dense", LayerType::dense)?,
-            };
-            layers.push(LayerRef { layer_type, number: Some(number) });
+            layers.push(self.transformer(config, number)?);
+        }
+        if config.mtp_layers == 0 {
+            if layout.loss {
+                layers.push(self.part("output", LayerType::output)?);
+            }
+            return Ok(layers);
+        }
+        if last {
+            layers.push(self.part("final_norm", LayerType::final_norm)?);
+        }
+        for depth in 0..layout.mtp {
+            layers.push(self.part("mtp", LayerType::mtp)?);
+            layers.push(self.transformer(config, config.layers + depth)?);
+            layers.push(self.part("final_norm", LayerType::final_norm)?);
         }
         if layout.loss {
-            layers.push(LayerRef { layer_type: self.index("output", LayerType::output)?, number: None });
+            for _ in 0..=config.mtp_layers {
+                layers.push(self.part("head", LayerType::head)?);
+            }
         }
         Ok(layers)
+    }
+
+    fn transformer(&mut self, config: &ModelConfig, number: u32) -> Result<LayerRef, ModelError> {
+        let layer_type = match config.is_moe(number) {
+            true => self.index("moe", LayerType::moe)?,
+            false => self.index("dense", LayerType::dense)?,
+        };
+        Ok(LayerRef { layer_type, number: Some(number) })
+    }
+
+    /// A layer that is no transformer layer.
+    fn part(
+        &mut self,
+        name: &str,
+        make: fn(&Shape, &Rates) -> Result<LayerType, ModelError>,
+    ) -> Result<LayerRef, ModelError> {
+        Ok(LayerRef { layer_type: self.index(name, make)?, number: None })
     }
 }
 
@@ -166,16 +196,21 @@ fn stage(
     let mut share = Share::default();
     let mut chunks = Vec::new();
     let mut next = 0;
+    // Behind multi-token prediction on a stage of its own, the hidden states of all depths are sent together.
+    let (mut sent, mut message) = (1, 1);
     for (stage, layout) in (0u32..).zip(layouts) {
         let numbers = next..next + layout.layers;
         next = numbers.end;
+        let received = sent;
+        sent += u128::from(layout.mtp);
         if stage % parallelism.pp != rank {
             continue;
         }
+        message = message.max(if layout.loss { received } else { sent });
         share.add(config, layout, numbers.clone());
         chunks.push(kinds.chunk(config, layout, numbers)?);
     }
     let parameters = Parameters::new(config, shape, &share)?;
-    let static_bytes = StaticBytes::new(&parameters, parallelism, shape)?;
+    let static_bytes = StaticBytes::new(&parameters, parallelism, shape, message)?;
     Ok(Stage { rank, chunks, parameters, static_bytes })
 }

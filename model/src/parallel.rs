@@ -1,7 +1,7 @@
 //! How a model is distributed, and the rules that Megatron holds it to.
 
-use crate::config::{MAX_LAYERS, MAX_MICRO_BATCHES, MAX_RANKS, MAX_SIZE};
-use crate::{Attention, Layout, Loss, ModelConfig, ModelError, MoeLayers};
+use crate::config::{MAX_LAYERS, MAX_MICRO_BATCHES, MAX_MTP_LAYERS, MAX_RANKS, MAX_SIZE};
+use crate::{Attention, Layout, ModelConfig, ModelError, MoeLayers};
 
 /// Element type of parameters and activations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -197,6 +197,7 @@ impl Parallelism {
         in_range("pp", self.pp.into(), 1, MAX_LAYERS)?;
         in_range("chunks", self.chunks.into(), 1, MAX_LAYERS)?;
         in_range("group_size", self.group_size.into(), 1, MAX_SIZE)?;
+        in_range("mtp_layers", config.mtp_layers.into(), 0, MAX_MTP_LAYERS)?;
         in_range("position_rows", config.position_rows, 0, MAX_SIZE)?;
         if let Some(mla) = &config.mla {
             in_range("q_lora_rank", mla.q_lora_rank, 0, MAX_SIZE)?;
@@ -292,6 +293,22 @@ impl Parallelism {
     }
 
     fn check_modelled(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        if config.mtp_layers > 0 && config.position_rows > 0 {
+            return Err(unsupported(
+                "position_rows",
+                config.position_rows,
+                "multi-token prediction runs with rotary positions or none",
+                "add --position-embedding-type rope",
+            ));
+        }
+        if config.mtp_layers > 1 && self.overlap_ep {
+            return Err(unsupported(
+                "mtp_layers",
+                config.mtp_layers,
+                "the overlap of dispatch and combine takes at most one layer of multi-token prediction",
+                "give 1 or drop --overlap-moe-expert-parallel-comm",
+            ));
+        }
         if let Some(what) = self.not_modelled(config) {
             return Err(unsupported(what, "given", "it is not modelled yet", "plan a run without it"));
         }
@@ -329,8 +346,6 @@ impl Parallelism {
     fn not_modelled(&self, config: &ModelConfig) -> Option<&'static str> {
         let moe = config.moe.as_ref();
         let settings = [
-            ("mtp_layers", config.mtp_layers > 0),
-            ("loss", config.loss != Loss::Unfused),
             ("capacity", moe.is_some_and(|moe| moe.capacity.is_some())),
             ("optimizer", self.optimizer != Optimizer::default()),
             ("fp8", self.fp8.is_some()),

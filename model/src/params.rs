@@ -24,6 +24,8 @@ pub struct Parameters {
     pub dense_mlp: u64,
     /// Output layer.
     pub output: u64,
+    /// Projections that join hidden states and embeddings for multi-token prediction.
+    pub mtp: u64,
 }
 
 /// Parameters of a whole model.
@@ -47,6 +49,7 @@ impl Parameters {
             self.shared_expert,
             self.dense_mlp,
             self.output,
+            self.mtp,
         ]
         .into_iter()
         .fold(0, u64::saturating_add)
@@ -56,24 +59,33 @@ impl Parameters {
 /// What a rank holds of the model, over all its chunks.
 #[derive(Default)]
 pub(crate) struct Share {
-    /// Numbers of its transformer layers.
+    /// Numbers of its transformer layers, those of multi-token prediction included.
     pub layers: Vec<u32>,
     /// Copies of the embedding.
     pub embeddings: u128,
     /// Output layers with weights of their own or a copy of the embedding's.
     pub outputs: u128,
-    /// Final norms.
-    pub final_norms: u128,
+    /// Norms that belong to no transformer layer.
+    pub norms: u128,
+    /// Layers of multi-token prediction, whose transformer layers are among the others.
+    pub mtp: u128,
 }
 
 impl Share {
     /// Adds a virtual stage with transformer layers `numbers`.
     pub fn add(&mut self, config: &ModelConfig, stage: &StageLayout, numbers: Range<u32>) {
+        let last = numbers.contains(&(config.layers - 1));
         self.layers.extend(numbers);
-        self.embeddings += u128::from(stage.embedding);
+        // Multi-token prediction looks tokens up where it is.
+        self.embeddings += u128::from(stage.embedding || stage.mtp > 0);
         // Where both are on one stage, tied weights are the same tensor.
         self.outputs += u128::from(stage.loss && !(stage.embedding && config.tied_embeddings));
-        self.final_norms += u128::from(stage.loss);
+        // With multi-token prediction the final norm is behind the last layer, wherever that is.
+        let with_layer = config.mtp_layers > 0;
+        self.norms += u128::from(if with_layer { last } else { stage.loss });
+        self.layers.extend(config.layers..config.layers + stage.mtp);
+        self.mtp += u128::from(stage.mtp);
+        self.norms += 3 * u128::from(stage.mtp);
     }
 }
 
@@ -101,12 +113,13 @@ impl Parameters {
         Ok(Self {
             embedding: fit(share.embeddings * (vocab + positions))?,
             attention: fit(layers * attention)?,
-            norms: fit(layers * (2 * norm + qk_norm) + share.final_norms * norm)?,
+            norms: fit(layers * (2 * norm + qk_norm) + share.norms * norm)?,
             router: fit(moe_layers * router)?,
             experts: fit(moe_layers * experts)?,
             shared_expert: fit(moe_layers * shared)?,
             dense_mlp: fit((layers - moe_layers) * mlp(shape, shape.ffn, bias))?,
             output: fit(share.outputs * vocab)?,
+            mtp: fit(share.mtp * 2 * shape.h * shape.h / shape.tp_ranks)?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Sizes of one rank, from which every formula of the layer tables is written.
 
-use crate::{Attention, Device, ModelConfig, ModelError, Norm, Parallelism};
+use crate::{Attention, Device, Loss, ModelConfig, ModelError, Norm, Parallelism};
 use crate::{PermuteIndices, Precision, Rotary, RouterInput};
 
 /// Sizes of one rank. `u128` so that products cannot overflow.
@@ -43,6 +43,8 @@ pub(crate) struct Shape {
     pub tp: bool,
     /// Context-parallel ranks.
     pub cp: u128,
+    /// Tensor-parallel ranks.
+    pub tp_ranks: u128,
     /// What the layers choose between.
     pub kind: Kind,
     /// The experts.
@@ -96,6 +98,7 @@ pub(crate) struct Kind {
     pub fused_activation: bool,
     pub hidden_dropout: bool,
     pub attention_dropout: bool,
+    pub loss: Loss,
 }
 
 impl Shape {
@@ -150,6 +153,7 @@ impl Shape {
             },
             tp: parallelism.tp > 1,
             cp,
+            tp_ranks: tp,
             kind: Kind {
                 precision: parallelism.precision,
                 attention: config.attention,
@@ -158,6 +162,7 @@ impl Shape {
                 fused_activation: config.fused_activation,
                 hidden_dropout: config.hidden_dropout,
                 attention_dropout: config.attention_dropout,
+                loss: config.loss,
             },
             moe,
         }

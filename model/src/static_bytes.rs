@@ -23,11 +23,12 @@ impl StaticBytes {
         [self.weights, self.gradients, self.optimizer, self.buffers].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Static bytes of a rank that holds `parameters`.
+    /// Static bytes of a rank that holds `parameters` and whose largest message has so many hidden states.
     pub(crate) fn new(
         parameters: &Parameters,
         parallelism: &Parallelism,
         shape: &Shape,
+        message: u128,
     ) -> Result<Self, ModelError> {
         let all = u128::from(parameters.total());
         let experts = u128::from(parameters.experts);
@@ -53,7 +54,7 @@ impl StaticBytes {
             weights: fit("weights", shape.e * all)?,
             gradients: fit("gradients", gradient * all)?,
             optimizer: fit("optimizer state", optimizer)?,
-            buffers: fit("buffers", messages * shape.hidden())?,
+            buffers: fit("buffers", messages * message * shape.hidden())?,
         })
     }
 }

@@ -4,7 +4,8 @@ mod common;
 
 use bagualu_core::cost::LayerStorage;
 use bagualu_model::{
-    Activation, Attention, LayerType, MODELS, Model, ModelConfig, MoeLayers, Precision, Preset, RouterInput,
+    Activation, Attention, LayerType, Loss, MODELS, Model, ModelConfig, MoeLayers, Precision, Preset,
+    RouterInput,
 };
 use common::{alone, build, device, small};
 
@@ -53,6 +54,10 @@ fn so_has_every_tensor_that_settings_add() {
     check(&unfused);
     config.activation = Activation::Gelu;
     check(&build(&config, &bagualu_model::Parallelism { precision: Precision::Fp32, ..alone() }));
+    config.mtp_layers = 1;
+    for loss in [Loss::Unfused, Loss::Native, Loss::TransformerEngine] {
+        check(&build(&ModelConfig { loss, ..config.clone() }, &alone()));
+    }
 }
 
 #[test]

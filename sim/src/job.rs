@@ -36,7 +36,7 @@ impl<'m> Job<'m> {
         let shape = Shape::new(
             size("expert-parallel size", parallelism.ep)?,
             size("experts", moe.experts)?,
-            model.config.layers,
+            model.config.layers + model.config.mtp_layers,
             model.micro_batches,
             model.balanced_rows,
         )?;

@@ -23,7 +23,7 @@ pub(super) fn attention(b: &mut Builder<'_>) -> usize {
 }
 
 /// Philox states of Megatron's default, data-, model- and expert-parallel generators.
-const RNG_STATE_BYTES: u128 = 4 * 16;
+pub(super) const RNG_STATE_BYTES: u128 = 4 * 16;
 
 /// Adds a norm `[operator, statistics, output]` of `input`; returns its output.
 pub(super) fn norm(b: &mut Builder<'_>, names: [&'static str; 3], input: usize) -> usize {

@@ -10,6 +10,7 @@ mod ends;
 mod mla;
 mod mlp;
 mod moe;
+mod mtp;
 mod qkv;
 mod source;
 
@@ -23,7 +24,8 @@ use builder::Builder;
 /// What Megatron runs and saves for one kind of layer, as a function of the routed rows.
 #[derive(Clone, Debug)]
 pub struct LayerType {
-    /// `moe`, `dense`, `embedding` or `output`.
+    /// `moe`, `dense`, `embedding` or `output`; with multi-token prediction `mtp`, `final_norm` and `head`, which
+    /// are in place of `output`.
     pub name: &'static str,
     /// Its tensors, saved or not.
     pub tensors: Vec<TensorModel>,
@@ -83,6 +85,27 @@ impl LayerType {
     pub(crate) fn embedding(shape: &Shape, rates: &Rates) -> Result<Self, ModelError> {
         let mut b = Builder::new("embedding", shape, rates);
         ends::embedding(&mut b);
+        b.finish()
+    }
+
+    /// The joint of hidden state and embedding that begins a depth of multi-token prediction.
+    pub(crate) fn mtp(shape: &Shape, rates: &Rates) -> Result<Self, ModelError> {
+        let mut b = Builder::new("mtp", shape, rates);
+        mtp::mtp(&mut b);
+        b.finish()
+    }
+
+    /// The norm behind the last layer and behind each depth of multi-token prediction.
+    pub(crate) fn final_norm(shape: &Shape, rates: &Rates) -> Result<Self, ModelError> {
+        let mut b = Builder::new("final_norm", shape, rates);
+        mtp::final_norm(&mut b);
+        b.finish()
+    }
+
+    /// Output layer and loss, once for the model and once for each depth of multi-token prediction.
+    pub(crate) fn head(shape: &Shape, rates: &Rates) -> Result<Self, ModelError> {
+        let mut b = Builder::new("head", shape, rates);
+        ends::head(&mut b);
         b.finish()
     }
 
