@@ -1,10 +1,11 @@
-//! What `plan` and `replay` run on: a launch script, a preset or flags, on a device.
+//! What `plan` and `replay` run on: a launch script, a model's config, a preset or flags, on a device.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use bagualu_model::script::{FLAGS, Given, Launch, ScriptError, from_flags, parse_with, to_flags};
+use bagualu_model::read::{FORMATS, Format, ReadError, read};
+use bagualu_model::script::{FLAGS, Given, Launch, from_flags, to_flags};
 use bagualu_model::settings::ActivationSettings;
 use bagualu_model::{Device, MAX_DEVICE_FILE, MODELS, Model, ModelError, Preset};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -21,10 +22,14 @@ const MAX_GIB: u64 = 1 << 20;
 /// The model, its distribution and its device.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Input {
-    /// A Megatron launch script, `-` for standard input; it is read, never run
-    #[arg(value_name = "SCRIPT")]
+    /// A launch script or a model's config.json, `-` for standard input; it is read, never run
+    #[arg(value_name = "FILE")]
     script: Option<PathBuf>,
-    /// A preset: a row of the paper's Table II (glm-423b-a30b …), mixtral-8x7b or qwen3-30b-a3b
+    /// The format of FILE, instead of the one that its content decides
+    #[arg(long, value_name = "FORMAT", requires = "script", value_parser = FORMATS.map(|(name, _)| name))]
+    format: Option<String>,
+    /// A preset: a row of the paper's Table II (glm-423b-a30b …) or a public model (deepseek-v3 …), also by its
+    /// Hugging Face id
     #[arg(long, value_name = "NAME", conflicts_with = "script", hide_possible_values = true,
         value_parser = Names(|| MODELS.to_vec()))]
     model: Option<String>,
@@ -139,7 +144,7 @@ impl Input {
     }
 
     fn script(&self, path: &Path) -> Result<Launch, Error> {
-        let text = read(path)?;
+        let text = contents(path)?;
         let variable = |text: &String| match text.split_once('=') {
             Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
             _ => Err(Error::bad_input("--env", format!("{text:?} has no ="), "give NAME=VALUE")),
@@ -150,7 +155,8 @@ impl Input {
             flags: self.flags.0.clone(),
             gpus: self.gpus,
         };
-        parse_with(&text, &given).map_err(|error| refused(&path.display().to_string(), &error))
+        let format = self.format.as_deref().and_then(Format::named);
+        read(&text, format, &given).map_err(|error| refused(&path.display().to_string(), &error))
     }
 
     /// A preset with the user's flags over it; the micro-batches of a rank stay unless the batch is given.
@@ -160,7 +166,7 @@ impl Input {
         let mut flags = to_flags(&preset.config, &preset.parallelism);
         flags.extend_from_slice(&self.flags.0);
         let mut launch =
-            from_flags(&flags, preset.parallelism.gpus).map_err(|error| refused(name, &error))?;
+            from_flags(&flags, preset.parallelism.gpus).map_err(|error| refused(name, &error.into()))?;
         if !self.flags.0.iter().any(|flag| flag == "--global-batch-size") {
             launch.parallelism.repeat(preset.parallelism.micro_batches());
         }
@@ -175,15 +181,15 @@ impl Input {
         let Some(gpus) = self.gpus else {
             return Err(Error::bad_input("--gpus", "not given", "give the number of devices"));
         };
-        from_flags(&self.flags.0, gpus).map_err(|error| refused("flags", &error))
+        from_flags(&self.flags.0, gpus).map_err(|error| refused("flags", &error.into()))
     }
 }
 
-fn refused(field: &str, error: &ScriptError) -> Error {
+fn refused(field: &str, error: &ReadError) -> Error {
     Error::bad_input(field, error.to_string(), "")
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
+fn contents(path: &Path) -> Result<Vec<u8>, Error> {
     let mut text = Vec::new();
     let result = match path.to_str() {
         Some("-") => io::stdin().take(MAX_SCRIPT).read_to_end(&mut text),

@@ -70,6 +70,31 @@ pub enum ScriptError {
         /// The flag.
         flag: &'static str,
     },
+    /// Sizes are not given, only a model that is no preset.
+    UnknownModel {
+        /// Its name.
+        id: String,
+    },
+    /// A setting of another program's that stands for a flag.
+    Setting {
+        /// Where it stands.
+        setting: String,
+        /// What is wrong with the flag.
+        error: Box<Self>,
+    },
+}
+
+impl ScriptError {
+    /// The flag that is wrong, where it is one.
+    pub(crate) fn flag(&self) -> Option<&'static str> {
+        match self {
+            Self::Missing { flag }
+            | Self::Unknown { flag, .. }
+            | Self::BadValue { flag, .. }
+            | Self::NotModelled { flag } => Some(flag),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for ScriptError {
@@ -128,6 +153,12 @@ impl fmt::Display for ScriptError {
             Self::NotModelled { flag } => {
                 write!(f, "{flag} is not modelled yet; plan a run without it")
             }
+            Self::UnknownModel { id } => write!(
+                f,
+                "the model is {id:?}, which is not a preset, and its sizes are not given; give the model's \
+                 config.json and this run's flags beside it"
+            ),
+            Self::Setting { setting, error } => write!(f, "{setting}: {error}"),
         }
     }
 }

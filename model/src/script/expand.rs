@@ -47,7 +47,7 @@ enum Value {
 }
 
 /// `text` without characters that mean something here.
-pub(super) fn sanitize(text: &str) -> String {
+pub(crate) fn sanitize(text: &str) -> String {
     text.replace('\r', "").replace(MARK, "\u{fffd}")
 }
 

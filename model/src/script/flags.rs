@@ -286,6 +286,9 @@ impl Flags {
     }
 
     fn add(&mut self, name: &str, mut values: Vec<String>, environment: &Environment) {
+        let given = name;
+        // ms-swift writes Megatron's flags with underscores.
+        let name = &*name.replace('_', "-");
         let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, name)| *name);
         let name = alias.unwrap_or(name);
         let starts = |prefix: &&str| name.starts_with(*prefix);
@@ -293,13 +296,17 @@ impl Flags {
             let own = if flag.many { values.len() } else { usize::from(flag.value.is_some()) };
             let rest = values.split_off(own.min(values.len()));
             self.stray(&rest, environment);
-            self.given.insert(flag.name, values);
+            match (flag.value, rest.first().map(String::as_str)) {
+                // And switches with a value.
+                (None, Some("false" | "False")) => self.given.remove(flag.name),
+                _ => self.given.insert(flag.name, values),
+            };
             if REPLACED.iter().any(starts) && !self.replaced.iter().any(|replaced| replaced == name) {
                 self.replaced.push(name.to_owned());
             }
             return;
         }
-        let shown = environment.shown(name);
+        let shown = environment.shown(given);
         if name == "--spec" {
             self.warnings.push(format!("{shown}: Megatron's usual GPT layer is modelled"));
         } else if REPLACED.iter().any(starts) {

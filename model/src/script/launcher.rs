@@ -2,18 +2,57 @@
 
 use super::expand::{Environment, Variable, is_unknown};
 use super::flags::FLAGS;
+use crate::fields::{Setting, Settings, settings as settings_of};
 
 /// Splits a command into launcher words and Megatron's: after the training script, or else from the first
 /// flag that the model reads.
 pub(super) fn split(words: &[String]) -> (&[String], &[String]) {
+    if let Some(at) = swift(words) {
+        return words.split_at(at);
+    }
+    if words.iter().any(|word| overrides_size(word)) {
+        let first =
+            words.iter().position(|word| Setting::of_override(word).is_some_and(|s| s.path.len() > 1));
+        return words.split_at(first.unwrap_or(words.len()));
+    }
     let script = words.iter().position(|word| word.ends_with(".py")).map(|at| at + 1);
     let is_flag = |word: &String| {
-        let name = word.split('=').next().unwrap_or(word);
+        let name = word.split('=').next().unwrap_or(word).replace('_', "-");
         FLAGS.iter().any(|flag| flag.name == name)
     };
     let first_flag = words.iter().position(is_flag).unwrap_or(words.len());
     // A `.py` behind the first flag is some flag's value.
     words.split_at(script.filter(|&at| at <= first_flag).unwrap_or(first_flag))
+}
+
+/// Whether `word` sets the size of a model or its distribution as Hydra's overrides do.
+pub(super) fn overrides_size(word: &str) -> bool {
+    Setting::of_override(word).is_some_and(|setting| setting.starts_training())
+}
+
+/// Where the flags of `megatron sft` (ms-swift) begin.
+pub(super) fn swift(words: &[String]) -> Option<usize> {
+    let is = |pair: &[String]| {
+        let program = pair[0].rsplit('/').next().unwrap_or_default();
+        program == "megatron" && matches!(pair[1].as_str(), "sft" | "pt" | "rlhf")
+    };
+    words.windows(2).position(is).map(|at| at + 2)
+}
+
+/// What a command's words say in the manner of another program, and the rest, which are Megatron's flags.
+pub(super) fn settings(launcher: &[String], words: &[String]) -> (Settings, Vec<String>) {
+    if swift(launcher).is_some() {
+        let options: Vec<_> = words.chunk_by(|_, next| !next.starts_with("--")).collect();
+        let list: Vec<_> = options.into_iter().filter_map(Setting::of_option).collect();
+        return (settings_of(&list), Vec::new());
+    }
+    if words.iter().any(|word| overrides_size(word)) {
+        let (list, rest): (Vec<_>, Vec<_>) =
+            words.iter().partition(|word| Setting::of_override(word).is_some());
+        let list: Vec<_> = list.into_iter().filter_map(|word| Setting::of_override(word)).collect();
+        return (settings_of(&list), rest.into_iter().cloned().collect());
+    }
+    (Settings::default(), words.to_vec())
 }
 
 const SCHEDULERS: [&str; 6] = ["srun", "yhrun", "mpirun", "mpiexec", "orterun", "aprun"];
@@ -48,7 +87,8 @@ pub(super) fn devices(launcher: &[String], environment: &Environment) -> Result<
     let find = |names: &[&str]| {
         launcher.iter().position(|word| names.contains(&word.rsplit('/').next().unwrap_or(word)))
     };
-    let torchrun = find(&TORCHRUN);
+    // ms-swift starts torchrun itself.
+    let torchrun = find(&TORCHRUN).or_else(|| swift(launcher).map(|at| at - 2));
     let (before, own) = launcher.split_at(torchrun.unwrap_or(launcher.len()));
     // A short flag in front of torchrun is the scheduler's, not that of `nice -n 10`.
     let scheduler = match find(&SCHEDULERS).filter(|&at| at < before.len()) {

@@ -21,13 +21,16 @@ mod shell;
 mod to_flags;
 
 pub use error::ScriptError;
+pub(crate) use expand::sanitize;
 pub use flags::{FLAGS, Flag};
+pub(crate) use to_flags::config_flags;
 pub use to_flags::to_flags;
 
+use crate::fields::Settings;
 use crate::settings::ActivationSettings;
 use crate::{ModelConfig, Parallelism};
 use build::Reader;
-use expand::{Environment, Variable, sanitize};
+use expand::{Environment, Variable};
 use flags::Flags;
 use shell::{Command, Shell};
 
@@ -94,11 +97,12 @@ pub fn parse_with(text: &[u8], given: &Given) -> Result<Launch, ScriptError> {
         warnings.push(format!("{count} different training commands; the first, in line {line}, is taken"));
     }
     let (launcher, words) = launcher::split(&command.words);
-    let gpus = match given.gpus {
+    let (settings, words) = launcher::settings(launcher, words);
+    let gpus = match given.gpus.or(settings.gpus) {
         Some(gpus) => gpus,
         None => launcher::devices(launcher, &environment).map_err(|text| ScriptError::Devices { text })?,
     };
-    let mut launch = build(words, &given.flags, gpus, &environment)?;
+    let mut launch = build_from(&settings, &words, &given.flags, gpus, &environment)?;
     launch.line = command.line;
     warnings.append(&mut launch.warnings);
     launch.warnings = warnings;
@@ -129,6 +133,29 @@ fn flags_in_variables(environment: &Environment, warnings: &mut Vec<String>) -> 
 /// Reads Megatron flags that are given directly, for `gpus` devices.
 pub fn from_flags(flags: &[String], gpus: u64) -> Result<Launch, ScriptError> {
     build(&[], flags, gpus, &Environment::default())
+}
+
+/// Reads settings of another program, for `gpus` devices; Megatron's flags override them.
+pub(crate) fn from_settings(settings: &Settings, flags: &[String], gpus: u64) -> Result<Launch, ScriptError> {
+    build_from(settings, &[], flags, gpus, &Environment::default())
+}
+
+fn build_from(
+    settings: &Settings,
+    words: &[String],
+    overrides: &[String],
+    gpus: u64,
+    environment: &Environment,
+) -> Result<Launch, ScriptError> {
+    let words = [&settings.flags, words].concat();
+    let mut launch = build(&words, overrides, gpus, environment).map_err(|error| settings.explain(error))?;
+    for (lines, more) in
+        [(&mut launch.warnings, &settings.warnings), (&mut launch.ignored, &settings.ignored)]
+    {
+        let renamed = lines.iter().map(|line| settings.renamed(line));
+        *lines = more.iter().map(|line| environment.shown(line)).chain(renamed).collect();
+    }
+    Ok(launch)
 }
 
 fn build(

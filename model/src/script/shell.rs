@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::ScriptError;
 use super::expand::{Environment, Variable, is_name, is_unknown, matches};
 use super::lexer::{Piece, literal, tokens};
 use super::parser::{MAX_DEPTH, Statement, Word, statements};
+use super::{ScriptError, launcher};
 
 /// Deepest nesting of statements, function calls and `eval` together.
 const MAX_CALLS: u32 = MAX_DEPTH + 16;
@@ -226,7 +226,7 @@ impl Shell {
             }
             return Ok(Some(true));
         }
-        let words = &words[assignments..];
+        let (before, words) = words.split_at(assignments);
         match literal(&words[0].pieces) {
             Some("export" | "declare" | "local" | "readonly" | "typeset") => {
                 for word in &words[1..] {
@@ -248,7 +248,15 @@ impl Shell {
             }
             // Their words are shown, written or followed, not run.
             Some("echo" | "printf" | "cat" | "tee" | "mkdir" | "cd" | "exit" | "return" | "wait") => Ok(None),
-            _ => self.command(words),
+            _ => {
+                let launches = self.launches.len();
+                let status = self.command(words)?;
+                // Variables of the launch's own environment say how many devices there are.
+                if self.launches.len() > launches {
+                    before.iter().try_for_each(|word| self.assign(word))?;
+                }
+                Ok(status)
+            }
         }
     }
 
@@ -322,7 +330,7 @@ impl Shell {
             self.prefix = outer;
             return Ok(status);
         }
-        if fields.iter().any(|field| starts_training(field)) {
+        if fields.iter().any(|field| starts_training(field)) || launcher::swift(&fields).is_some() {
             let words: Vec<_> = self.prefix.iter().cloned().chain(fields).collect();
             if !self.launches.iter().any(|launch| launch.words == words) {
                 self.launches.push(Command { line, words });
@@ -446,8 +454,9 @@ fn is_shell(word: &str) -> bool {
 
 /// Whether a word marks a training command: a flag that every Megatron training has.
 fn starts_training(word: &str) -> bool {
-    let name = word.split('=').next().unwrap_or(word);
-    matches!(name, "--num-layers" | "--hidden-size" | "--micro-batch-size" | "--num-attention-heads")
+    let name = word.split('=').next().unwrap_or(word).replace('_', "-");
+    matches!(&*name, "--num-layers" | "--hidden-size" | "--micro-batch-size" | "--num-attention-heads")
+        || launcher::overrides_size(word)
 }
 
 /// `NAME=…` or `NAME+=…`: the name, whether it appends, and the rest of the first piece.

@@ -1,0 +1,94 @@
+//! What a Hugging Face model type means without saying it in a key (the `configuration_*.py` and
+//! `modeling_*.py` of each type in transformers).
+
+/// A model type.
+#[derive(Debug)]
+pub(super) struct Kind {
+    /// Values of `model_type`.
+    pub names: &'static [&'static str],
+    /// Whether queries and keys are normalised.
+    pub qk_norm: Choice,
+    /// Which linear layers have a bias.
+    pub bias: Bias,
+    /// Whether a shared expert's output is weighted by a gate.
+    pub shared_gate: bool,
+    /// Whether attention is multi-latent.
+    pub mla: bool,
+    /// Whether embedding and output share weights where no key says so.
+    pub tied: bool,
+}
+
+/// A property of a model type.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Choice {
+    No,
+    Yes,
+    /// As this key says, no without.
+    Key(&'static str),
+}
+
+/// Which linear layers have a bias.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bias {
+    /// Queries, keys and values as this key says, and without it as here.
+    Qkv(&'static str, bool),
+    /// All of them, the experts' too.
+    All,
+}
+
+const PLAIN: Kind = Kind {
+    names: &[],
+    qk_norm: Choice::No,
+    bias: Bias::Qkv("attention_bias", false),
+    shared_gate: false,
+    mla: false,
+    tied: false,
+};
+
+const KINDS: [Kind; 8] = [
+    Kind { names: &["llama", "mistral", "mixtral"], ..PLAIN },
+    Kind { names: &["qwen2"], bias: Bias::Qkv("attention_bias", true), ..PLAIN },
+    Kind { names: &["qwen2_moe"], bias: Bias::Qkv("qkv_bias", true), shared_gate: true, ..PLAIN },
+    Kind { names: &["qwen3", "qwen3_moe", "olmoe"], qk_norm: Choice::Yes, ..PLAIN },
+    Kind { names: &["glm4_moe"], qk_norm: Choice::Key("use_qk_norm"), ..PLAIN },
+    // Both latents are normalised, which is Megatron's --qk-layernorm.
+    Kind { names: &["deepseek_v2", "deepseek_v3"], qk_norm: Choice::Yes, mla: true, ..PLAIN },
+    // Its keys and its code are DeepSeek-V3's.
+    Kind { names: &["kimi_k2"], qk_norm: Choice::Yes, mla: true, ..PLAIN },
+    Kind { names: &["gpt_oss"], bias: Bias::All, ..PLAIN },
+];
+
+/// A type that is not known is taken by its keys; transformers ties weights where none says otherwise.
+const OTHER: Kind = Kind { qk_norm: Choice::Key("use_qk_norm"), tied: true, ..PLAIN };
+
+impl Kind {
+    /// The type called `name`.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        KINDS.iter().find(|kind| kind.names.contains(&name))
+    }
+
+    /// What is assumed of a type that is not known.
+    pub fn other() -> &'static Self {
+        &OTHER
+    }
+
+    /// The types there are, for a message.
+    pub fn known() -> String {
+        let names: Vec<_> = KINDS.iter().flat_map(|kind| kind.names).copied().collect();
+        names.join(", ")
+    }
+}
+
+/// Keys that cannot change memory in training, by prefix.
+#[rustfmt::skip]
+pub(super) const HARMLESS: &[&str] = &[
+    "_", "add_", "architectures", "attn_implementation", "auto_map", "aux_loss_alpha", "begin_suppress_tokens", "bos_", "cache_",
+    "chunk_size", "classifier_dropout", "decoder_start_", "embedding_initializer", "eos_", "ep_size", "finetuning_task",
+    "forced_", "id2label", "initial_context_length", "initializer_", "is_decoder", "is_encoder_decoder", "label2id", "length_penalty",
+    "max_position_embeddings", "max_length", "max_window_layers", "min_length", "moe_router_", "n_group", "norm_eps", "norm_topk_prob",
+    "num_beams", "output_", "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type",
+    "quantization_config", "return_dict", "rms_norm_eps", "rope_", "rotary_", "routed_scaling_factor",
+    "router_aux_loss_coef", "router_jitter_noise", "router_z_loss", "scoring_func", "seq_aux", "swiglu_limit", "task_specific_params",
+    "temperature", "tokenizer_class", "top_p", "topk_group", "topk_method", "transformers_version", "use_cache", "use_return_dict",
+    "sep_token_id", "expert_router_", "vision_config", "image_token_id", "ignore_index", "mscale", "use_mrope",
+];
