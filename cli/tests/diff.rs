@@ -105,6 +105,43 @@ fn a_changed_flag_is_the_only_setting_that_differs() {
     }
 }
 
+#[test]
+fn megatron_s_own_activation_settings_are_compared() {
+    let scripts = Scripts::new("activations");
+    let base = scripts.write("a.sh", "--moe-grouped-gemm --recompute-granularity selective");
+    let more = "--recompute-modules core_attn moe_act";
+    let changed =
+        scripts.write("b.sh", &format!("--moe-grouped-gemm --recompute-granularity selective {more}"));
+    let found = diff(&base, &changed, &["--load", "1"]);
+    let setting = json!({"flag": "--recompute-modules", "a": "core_attn", "b": "core_attn moe_act"});
+    assert_eq!(found["settings"], json!([setting]));
+    // It changes what the script's own settings hold, and nothing of the plan that replaces them.
+    let quantities = list(&found, "differences").iter().map(|d| d["quantity"].as_str().expect("a name"));
+    let quantities: std::collections::BTreeSet<_> = quantities.collect();
+    assert!(quantities.contains("configured_held_bytes"), "{quantities:?}");
+    assert!(quantities.iter().all(|name| name.starts_with("configured_")), "{quantities:?}");
+    let offload = "--fine-grained-activation-offloading --offload-modules core_attn attn_proj \
+                   --activation-offload-fraction 0.5";
+    let found = diff(&scripts.write("a.sh", ""), &scripts.write("b.sh", offload), &["--load", "1"]);
+    let flags = [
+        json!({"flag": "--offload-modules", "a": null, "b": "core_attn attn_proj"}),
+        json!({"flag": "--activation-offload-fraction", "a": null, "b": "0.5"}),
+        json!({"flag": "--fine-grained-activation-offloading", "a": null, "b": true}),
+    ];
+    assert_eq!(list(&found, "settings"), flags);
+    let found = diff(
+        &scripts.write(
+            "a.sh",
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        ),
+        &scripts
+            .write("b.sh", "--recompute-granularity full --recompute-method block --recompute-num-layers 1"),
+        &["--load", "1"],
+    );
+    let setting = json!({"flag": "--recompute-method", "a": "uniform", "b": "block"});
+    assert_eq!(found["settings"], json!([setting]));
+}
+
 /// What `plan` answers for a quantity.
 fn planned(report: &Value, difference: &Value) -> Value {
     let field = difference["quantity"].as_str().expect("a quantity");
@@ -148,6 +185,7 @@ fn quantities_are_those_of_two_plans() {
         };
         expected += count(one, other, &["static_bytes", "device_bytes", "in_flight", "floor_bytes"]);
         for (one, other) in list(one, "loads").iter().zip(list(other, "loads")) {
+            // The presets have no settings of their own, so nothing is `configured_…`.
             let fields =
                 ["unmitigated_bytes", "held_bytes", "peak_bytes", "compute_ns", "added_ns", "verdict"];
             expected += count(one, other, &fields);

@@ -320,6 +320,17 @@ fn bad_input_is_one_line_with_field_value_and_fix() {
         (&["--micro-batch", "64"], ["--micro-batch: there is no 64", "give 0 to 63"]),
         (&["--layer", "9"], ["--layer: there is no layer 9", "from 0 to 1"]),
         (&["--layer-type", "dense"], ["--layer-type: \"dense\"", "embedding, moe"]),
+        (
+            &[
+                "--num-virtual-stages-per-pipeline-rank",
+                "1",
+                "--pipeline-model-parallel-layout",
+                "Et*8|t*8||t*4|t*4|t*4||t*4L",
+                "--rank",
+                "2",
+            ],
+            ["--chunk: chunk 0 of rank 2 has no layers", "give another"],
+        ),
         (&["--load", "65"], ["--load: 65.0 is no load", "at most 64.0"]),
     ] {
         let output = run(&[&GLM[..], arguments].concat());

@@ -68,6 +68,10 @@ pub fn run(args: Args) -> Result<(), Error> {
     if let Some(micro_batch) = args.micro_batch {
         within("--micro-batch", micro_batch, 0..model.micro_batches)?;
     }
+    if model.stages[args.rank as usize].chunks[args.chunk as usize].is_empty() {
+        let problem = format!("chunk {} of rank {} has no layers", args.chunk, args.rank);
+        return Err(Error::bad_input("--chunk", problem, "give another --chunk or --rank"));
+    }
     let mut answer = match explain(&args, &loaded) {
         Ok(Ok(answer)) => answer,
         Ok(Err(shortage)) => {

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use bagualu_model::MODELS;
-use bagualu_model::script::to_flags;
 use serde::Serialize;
 
 use super::load::LoadFactor;
@@ -13,8 +12,10 @@ use super::{Plan, Verdict};
 use crate::Error;
 use crate::input::{Input, Loaded};
 
+mod settings;
 mod table;
 
+use settings::{Setting, settings};
 pub use table::describe;
 
 /// Version of the format: changes where a field changes its meaning or goes.
@@ -39,24 +40,6 @@ pub struct Diff<'a> {
 struct WorstRanks {
     a: u32,
     b: u32,
-}
-
-/// A setting that differs, by Megatron's flag.
-#[derive(Serialize)]
-struct Setting {
-    flag: String,
-    /// Absent where the flag is not given.
-    a: Option<Given>,
-    b: Option<Given>,
-}
-
-/// What is given for a flag.
-#[derive(Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-enum Given {
-    /// The flag alone: `true`.
-    Switch(bool),
-    Value(String),
 }
 
 /// A quantity that differs.
@@ -170,37 +153,6 @@ impl<'a> Diff<'a> {
     }
 }
 
-/// Settings in the order of A's flags, then those that only B has.
-fn settings(a: &Plan, b: &Plan) -> Vec<Setting> {
-    let (a, b) = (flags(a), flags(b));
-    let find = |flags: &[(String, Given)], name: &str| {
-        flags.iter().find(|(flag, _)| flag == name).map(|(_, given)| given.clone())
-    };
-    let only_b = b.iter().filter(|(flag, _)| find(&a, flag).is_none());
-    a.iter()
-        .chain(only_b)
-        .map(|(flag, _)| Setting { flag: flag.clone(), a: find(&a, flag), b: find(&b, flag) })
-        .filter(|setting| setting.a != setting.b)
-        .collect()
-}
-
-/// The settings of a run by flag: Megatron's, and the number of devices.
-fn flags(plan: &Plan) -> Vec<(String, Given)> {
-    let model = &plan.loaded.model;
-    let gpus = ("--gpus".to_owned(), Given::Value(model.parallelism.gpus.to_string()));
-    let mut flags = vec![gpus];
-    let words = to_flags(&model.config, &model.parallelism);
-    let mut words = words.into_iter().peekable();
-    while let Some(flag) = words.next() {
-        let given = match words.next_if(|word| !word.starts_with("--")) {
-            Some(value) => Given::Value(value),
-            None => Given::Switch(true),
-        };
-        flags.push((flag, given));
-    }
-    flags
-}
-
 type Quantities = Vec<(Quantity, Option<Amount>)>;
 
 /// Of the whole run.
@@ -265,12 +217,29 @@ fn at_load(rank: &RankPlan, load: LoadFactor) -> Quantities {
     use Unit::{Bytes, Count, Ns};
     let plan = at(rank, load);
     let carried = plan.and_then(|plan| plan.outcome.as_ref().ok());
+    let configured = plan.and_then(|plan| plan.configured.as_ref());
     let number = |n: Option<u64>| n.map(Amount::Number);
     let verdict = plan.map_or(Verdict::Infeasible, LoadPlan::verdict);
     vec![
         (
             Quantity::new("unmitigated_bytes", "kept whole", Bytes),
             number(plan.map(|plan| plan.unmitigated_bytes)),
+        ),
+        (
+            Quantity::new("configured_held_bytes", "configured: held", Bytes),
+            number(configured.map(|c| c.held_bytes)),
+        ),
+        (
+            Quantity::new("configured_bytes", "configured: peak", Bytes),
+            number(configured.map(|c| c.peak_bytes)),
+        ),
+        (
+            Quantity::new("configured_host_bytes", "configured: on the host", Bytes),
+            number(configured.map(|c| c.host_bytes)),
+        ),
+        (
+            Quantity::new("configured_added_ns", "configured: added time", Ns),
+            number(configured.map(|c| c.added_ns)),
         ),
         (Quantity::new("held_bytes", "held", Bytes), number(carried.map(|c| c.held_bytes))),
         (Quantity::new("peak_bytes", "peak", Bytes), number(carried.map(|c| c.peak_bytes))),

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Amount, Diff, Difference, Given, Place, Unit};
+use super::settings::Given;
+use super::{Amount, Diff, Difference, Place, Unit};
 use crate::output::{bytes, ns, table, wrapped};
 use crate::plan::{Plan, Verdict};
 
