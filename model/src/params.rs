@@ -1,8 +1,10 @@
 //! Parameter counts: of a rank by part, and of the whole model.
 
+mod attention;
+
 use std::ops::Range;
 
-use crate::shape::{Shape, padded_vocab};
+use crate::shape::{MoeShape, Shape, padded_vocab};
 use crate::{ModelConfig, ModelError, Norm, StageLayout};
 
 /// Parameters that one rank holds, by part.
@@ -14,11 +16,11 @@ pub struct Parameters {
     pub attention: u64,
     /// Norms, of queries and keys too.
     pub norms: u64,
-    /// Routers.
+    /// Routers, and the projections to and from a latent that experts run on.
     pub router: u64,
     /// Routed experts.
     pub experts: u64,
-    /// Shared experts.
+    /// Shared experts and their gates.
     pub shared_expert: u64,
     /// Dense MLPs.
     pub dense_mlp: u64,
@@ -96,17 +98,20 @@ impl Parameters {
         let moe_layers = share.layers.iter().filter(|&&l| config.is_moe(l)).count() as u128;
         let bias = u128::from(config.bias);
         let norm = shape.h * norm_width(config);
-        let qk_norm = if config.qk_norm { 2 * u128::from(config.head_dim) * norm_width(config) } else { 0 };
-        let qkv = shape.q + shape.k + shape.v;
-        let attention = shape.h * (qkv + shape.context) + bias * (qkv + shape.h);
+        let qk_norm = attention::norms(config, shape);
+        let attention = attention::projections(config, shape);
         let vocab = shape.vocab * shape.h;
         let positions = u128::from(config.position_rows) * shape.h;
         let (router, experts, shared) = match &shape.moe {
             None => (0, 0, 0),
             Some(moe) => (
-                shape.h * moe.experts,
-                moe.local * mlp(shape, moe.f, bias),
-                if moe.shared > 0 { mlp(shape, moe.shared, bias) } else { 0 },
+                shape.h * moe.experts + latent(shape, moe, bias),
+                moe.local * mlp(shape, moe.width, moe.f, bias),
+                if moe.shared > 0 {
+                    mlp(shape, shape.h, moe.shared, bias) + u128::from(moe.shared_gate) * shape.h
+                } else {
+                    0
+                },
             ),
         };
         let fit = |n: u128| u64::try_from(n).map_err(|_| ModelError::Overflow { what: "parameters" });
@@ -117,16 +122,21 @@ impl Parameters {
             router: fit(moe_layers * router)?,
             experts: fit(moe_layers * experts)?,
             shared_expert: fit(moe_layers * shared)?,
-            dense_mlp: fit((layers - moe_layers) * mlp(shape, shape.ffn, bias))?,
+            dense_mlp: fit((layers - moe_layers) * mlp(shape, shape.h, shape.ffn, bias))?,
             output: fit(share.outputs * vocab)?,
             mtp: fit(share.mtp * 2 * shape.h * shape.h / shape.tp_ranks)?,
         })
     }
 }
 
-/// Parameters of an MLP with `f` hidden columns on this rank.
-fn mlp(shape: &Shape, f: u128, bias: u128) -> u128 {
-    shape.h * f * (shape.glu + 1) + bias * (shape.glu * f + shape.h)
+/// Parameters of an MLP from and to `width` columns with `f` hidden columns on this rank.
+fn mlp(shape: &Shape, width: u128, f: u128, bias: u128) -> u128 {
+    width * f * (shape.glu + 1) + bias * (shape.glu * f + width)
+}
+
+/// Parameters of the projections to and from the latent that experts run on, whole on every rank.
+fn latent(shape: &Shape, moe: &MoeShape, bias: u128) -> u128 {
+    if moe.width == shape.h { 0 } else { 2 * shape.h * moe.width + bias * (moe.width + shape.h) }
 }
 
 fn norm_width(config: &ModelConfig) -> u128 {

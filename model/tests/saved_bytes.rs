@@ -7,8 +7,8 @@
 
 use std::fmt::Write;
 
-use bagualu_core::cost::OpModel;
 use bagualu_core::set::Set;
+use bagualu_model::settings::Configured;
 use bagualu_model::{Device, LayerType, Model, script};
 use serde::Deserialize;
 
@@ -67,79 +67,29 @@ fn the_tables_are_what_megatron_saves() {
     assert!(page.contains(&table), "docs/saved-bytes.md has another table than the one above");
 }
 
-/// Bytes that the case's layer, or its whole model, keeps at `rows`.
+/// Bytes that the case's layer, or its whole model, keeps at `rows` under the settings that its flags give.
 fn predict(case: &Case, rows: u32) -> u64 {
     let words: Vec<String> = case.flags.split_whitespace().map(str::to_owned).collect();
     let launch = script::from_flags(&words, case.ranks.len() as u64).expect("flags");
-    let model =
-        Model::new(&launch.config, &launch.parallelism, &Device::named("h100-80g").expect("a preset"))
-            .unwrap_or_else(|error| panic!("{}: {error}", case.name));
-    let whole = case.part.as_deref() == Some("model");
-    let types = model.types.iter().filter(|layer| whole || matches!(layer.name, "dense" | "moe"));
-    types
-        .map(|layer| kept(layer, &modules(layer, &words)).iter().map(|t| bytes(layer, t, rows)).sum::<u64>())
-        .sum()
-}
-
-fn bytes(layer: &LayerType, tensor: usize, rows: u32) -> u64 {
-    layer.tensors[tensor].bytes.at(rows).expect("fits")
-}
-
-/// A part of a layer that Megatron runs again in backward.
-struct Module {
-    ops: Set,
-    /// Whether its outputs are dropped too, though others save them (`CheckpointWithoutOutput`).
-    discards: bool,
-}
-
-/// The modules that the flags say to recompute.
-fn modules(layer: &LayerType, words: &[String]) -> Vec<Module> {
-    let after = |flag: &'static str| words.iter().skip_while(move |word| *word != flag).skip(1);
-    match after("--recompute-granularity").next().map(String::as_str) {
-        Some("full") => vec![Module { ops: Set::first(layer.ops.len()), discards: false }],
-        Some("selective") => after("--recompute-modules")
-            .take_while(|word| !word.starts_with("--"))
-            .map(|name| module(layer, name))
-            .collect(),
-        _ => Vec::new(),
+    let device = Device::named("h100-80g").expect("a preset");
+    let model = Model::new(&launch.config, &launch.parallelism, &device)
+        .unwrap_or_else(|error| panic!("{}: {error}", case.name));
+    // Without pipeline parallel one micro-batch is in flight.
+    let held = Configured::new(&launch.settings, &model, &model.stages[0], rows)
+        .unwrap_or_else(|error| panic!("{}: {error}", case.name))
+        .held_bytes;
+    match case.part.as_deref() {
+        Some("model") => held,
+        _ => held - model.types.iter().filter(|layer| !is_transformer(layer)).map(all_saved).sum::<u64>(),
     }
 }
 
-fn module(layer: &LayerType, name: &str) -> Module {
-    let ops = |holds: &dyn Fn(&str) -> bool| -> Set {
-        (0..layer.ops.len()).filter(|&op| holds(layer.op_names[op])).collect()
-    };
-    let place = |name| layer.op(name).expect("an operator");
-    let ops = match name {
-        "core_attn" => ops(&|op| op.contains("attention") || op == "expand_groups"),
-        "layernorm" => ops(&|op| ["ln1", "ln2"].contains(&op)),
-        // All between the second norm and the residual.
-        "mlp" | "moe" => (place("ln2") + 1..place("mlp_add")).collect(),
-        "shared_experts" => ops(&|op| op.starts_with("shared_")),
-        "mla_up_proj" => ops(&|op| ["q_proj", "q_up", "kv_up"].contains(&op)),
-        other => panic!("no module {other}"),
-    };
-    Module { ops, discards: matches!(name, "layernorm" | "mla_up_proj") }
+fn is_transformer(layer: &LayerType) -> bool {
+    layer.op("core_attention").is_some()
 }
 
-/// What stays: the layer's inputs, what operators outside all modules save, and what a module reads of
-/// others.
-fn kept(layer: &LayerType, modules: &[Module]) -> Set {
-    let all = |ops: Set, set: fn(&OpModel) -> Set| {
-        ops.iter().fold(Set::EMPTY, |union, op| union | set(&layer.ops[op]))
-    };
-    let again = modules.iter().fold(Set::EMPTY, |union, module| union | module.ops);
-    let mut kept = block_inputs(layer) - all(again, |op| op.makes);
-    kept |= all(Set::first(layer.ops.len()) - again, |op| op.saves);
-    for module in modules {
-        kept |= all(module.ops, |op| op.reads) - all(module.ops, |op| op.makes);
-    }
-    for module in modules.iter().filter(|module| module.discards) {
-        kept = kept - all(module.ops, |op| op.makes);
-    }
-    kept
-}
-
-fn block_inputs(layer: &LayerType) -> Set {
-    (0..layer.tensors.len()).filter(|&tensor| layer.tensors[tensor].block_input).collect()
+fn all_saved(layer: &LayerType) -> u64 {
+    let saved = layer.ops.iter().fold(Set::EMPTY, |set, op| set | op.saves);
+    let tensors = layer.tensors.iter().enumerate();
+    tensors.filter(|(index, t)| t.block_input || saved.contains(*index)).map(|(_, t)| t.bytes.fixed).sum()
 }

@@ -13,19 +13,17 @@ use crate::shape::MlaShape;
 /// Adds the projections of `input`; returns the storages that core attention saves.
 pub(super) fn project(b: &mut Builder<'_>, mla: &MlaShape, input: usize) -> Vec<usize> {
     let shape = b.shape;
-    let query = match mla.q_latent {
-        0 => up(b, QUERY_DIRECT, &[input], shape.h, shape.q),
-        columns => {
-            let latent = down(b, ["q_down", "q_latent"], input, columns);
-            let normed = norm(b, ["q_norm", "q_norm_stats", "q_norm_out"], latent, columns);
-            up(b, QUERY, &[normed], columns, shape.q)
-        }
+    let q_latent = (mla.q_latent > 0).then(|| down(b, ["q_down", "q_latent"], input, mla.q_latent));
+    let kv_latent = down(b, ["kv_down", "kv_latent"], input, mla.kv_latent + mla.rope);
+    let rope = gather_rope(b, mla, kv_latent);
+    let q_normed =
+        q_latent.map(|latent| norm(b, ["q_norm", "q_norm_stats", "q_norm_out"], latent, mla.q_latent));
+    let normed = norm(b, ["kv_norm", "kv_norm_stats", "kv_norm_out"], kv_latent, mla.kv_latent);
+    let query = match q_normed {
+        Some(latent) => up(b, QUERY, &[latent], mla.q_latent, shape.q),
+        None => up(b, QUERY_DIRECT, &[input], shape.h, shape.q),
     };
-    let latent = down(b, ["kv_down", "kv_latent"], input, mla.kv_latent + mla.rope);
-    let normed = norm(b, ["kv_norm", "kv_norm_stats", "kv_norm_out"], latent, mla.kv_latent);
-    let rope = gather_rope(b, mla, latent);
-    let inputs = if normed == rope { vec![latent] } else { vec![normed, rope] };
-    let key_value = up(b, KEY_VALUE, &inputs, mla.kv_latent, shape.k + shape.v);
+    let key_value = up(b, KEY_VALUE, &[normed, rope], mla.kv_latent, shape.k + shape.v);
     vec![query, key_value]
 }
 
