@@ -91,6 +91,11 @@ impl Model {
         device.saturating_sub(stage.static_bytes.total())
     }
 
+    /// Host bytes left for offloaded activations: the device's share less the optimizer state kept there.
+    pub fn host_room(&self, stage: &Stage) -> u64 {
+        self.device.host_bytes.saturating_sub(stage.static_bytes.optimizer_host)
+    }
+
     /// The pipeline as `rank` runs it.
     pub fn pipeline(&self, rank: u32) -> Pipeline {
         Pipeline {

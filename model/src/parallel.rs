@@ -27,7 +27,7 @@ impl Precision {
 pub enum GradientType {
     /// Megatron's default with `--bf16` (`--accumulate-allreduce-grads-in-fp32`).
     Fp32,
-    /// `--grad-reduce-in-bf16`.
+    /// `--grad-reduce-in-bf16`, `--main-grads-dtype bf16`, or FP16 training: 2 bytes.
     Bf16,
 }
 
@@ -57,13 +57,14 @@ pub enum Fp8Recipe {
 /// What the optimizer keeps for each parameter, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Optimizer {
-    /// Bytes of a main parameter beside BF16 ones (`--main-params-dtype`).
+    /// Bytes of a main parameter beside BF16 ones (`--main-params-dtype`); 2 where only what BF16 cuts off an
+    /// FP32 parameter is kept, as with `--use-precision-aware-optimizer`.
     pub main_bytes: u64,
     /// Bytes of Adam's first moment (`--exp-avg-dtype`); 0 for an optimizer without.
     pub first_moment_bytes: u64,
     /// Bytes of Adam's second moment (`--exp-avg-sq-dtype`); 0 for an optimizer without.
     pub second_moment_bytes: u64,
-    /// Share of the state that is kept on the host, in thousandths (`--optimizer-cpu-offload`,
+    /// Share of the state that is kept on the host in FP32, in thousandths (`--optimizer-cpu-offload`,
     /// `--optimizer-offload-fraction`).
     pub host_permille: u32,
 }
@@ -293,6 +294,14 @@ impl Parallelism {
     }
 
     fn check_modelled(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        in_range("optimizer offload fraction, thousandths", self.optimizer.host_permille.into(), 0, 1_000)?;
+        for (field, bytes) in [
+            ("bytes of a main parameter", self.optimizer.main_bytes),
+            ("bytes of a first moment", self.optimizer.first_moment_bytes),
+            ("bytes of a second moment", self.optimizer.second_moment_bytes),
+        ] {
+            in_range(field, bytes, 0, 8)?;
+        }
         if config.mtp_layers > 0 && config.position_rows > 0 {
             return Err(unsupported(
                 "position_rows",
@@ -347,7 +356,6 @@ impl Parallelism {
         let moe = config.moe.as_ref();
         let settings = [
             ("capacity", moe.is_some_and(|moe| moe.capacity.is_some())),
-            ("optimizer", self.optimizer != Optimizer::default()),
             ("fp8", self.fp8.is_some()),
             ("fp8_activation_store", self.fp8_activation_store),
         ];

@@ -58,6 +58,16 @@ impl Parameters {
     }
 }
 
+impl Parameters {
+    /// Those of linear layers that may run in FP8: neither embedding nor output layer, router or norms.
+    pub(crate) fn linear(&self) -> u128 {
+        [self.attention, self.experts, self.shared_expert, self.dense_mlp, self.mtp]
+            .into_iter()
+            .map(u128::from)
+            .sum()
+    }
+}
+
 /// What a rank holds of the model, over all its chunks.
 #[derive(Default)]
 pub(crate) struct Share {

@@ -2,25 +2,33 @@
 
 use crate::params::Parameters;
 use crate::shape::Shape;
-use crate::{GradientType, ModelError, Parallelism, Precision, assumptions};
+use crate::{Fp8, Fp8Recipe, GradientType, ModelError, Parallelism, Precision, assumptions};
 
-/// Static device bytes of one rank, by part.
+/// Static bytes of one rank, by part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StaticBytes {
     /// Parameters in the run's precision.
     pub weights: u64,
+    /// FP8 weights of linear layers, as they are and transposed: beside the others, which optimizer and
+    /// gathering use, or in their place (`--fp8-param-gather`).
+    pub fp8_weights: u64,
     /// The gradient buffer.
     pub gradients: u64,
-    /// Optimizer state: FP32 main parameters (BF16 runs) and Adam's two moments.
+    /// Optimizer state: main parameters (BF16 runs) and Adam's two moments.
     pub optimizer: u64,
     /// Pipeline messages on their way.
     pub buffers: u64,
+    /// Host bytes of the optimizer state that is kept there, with the copy of the gradients that it is stepped
+    /// with. No part of the device's.
+    pub optimizer_host: u64,
 }
 
 impl StaticBytes {
-    /// All parts.
+    /// All parts on the device.
     pub fn total(&self) -> u64 {
-        [self.weights, self.gradients, self.optimizer, self.buffers].into_iter().fold(0, u64::saturating_add)
+        [self.weights, self.fp8_weights, self.gradients, self.optimizer, self.buffers]
+            .into_iter()
+            .fold(0, u64::saturating_add)
     }
 
     /// Static bytes of a rank that holds `parameters` and whose largest message has so many hidden states.
@@ -31,30 +39,72 @@ impl StaticBytes {
         message: u128,
     ) -> Result<Self, ModelError> {
         let all = u128::from(parameters.total());
-        let experts = u128::from(parameters.experts);
+        let linear = if parallelism.fp8.is_some() { parameters.linear() } else { 0 };
+        let wide = match parallelism.fp8 {
+            Some(Fp8 { parameters: true, .. }) => all.saturating_sub(linear),
+            _ => all,
+        };
         let gradient = match (parallelism.precision, parallelism.gradients) {
             (Precision::Bf16, GradientType::Bf16) => 2,
             _ => 4,
         };
-        let state = match parallelism.precision {
-            Precision::Bf16 => 4 + 4 + 4,
-            Precision::Fp32 => 4 + 4,
-        };
-        // Experts have replicas of their own: only those divide their state.
-        let (dp, expert_dp) = match parallelism.distributed_optimizer {
-            // Ranks of context parallel hold the same parameters and share in dividing their state.
-            true => (parallelism.dp() * parallelism.cp, parallelism.expert_dp()),
-            false => (1, 1),
-        };
-        let optimizer =
-            (state * (all - experts)).div_ceil(dp.into()) + (state * experts).div_ceil(expert_dp.into());
+        let (optimizer, optimizer_host) = optimizer(parameters, parallelism);
         let messages = if parallelism.pp > 1 { u128::from(assumptions::RECEIVE_BUFFERS) } else { 0 };
         let fit = |what, bytes: u128| u64::try_from(bytes).map_err(|_| ModelError::Overflow { what });
         Ok(Self {
-            weights: fit("weights", shape.e * all)?,
+            weights: fit("weights", shape.e * wide)?,
+            fp8_weights: fit(
+                "FP8 weights",
+                parallelism.fp8.map_or(0, |fp8| fp8_weights(fp8.recipe, linear)),
+            )?,
             gradients: fit("gradients", gradient * all)?,
             optimizer: fit("optimizer state", optimizer)?,
             buffers: fit("buffers", messages * message * shape.hidden())?,
+            optimizer_host: fit("optimizer state on the host", optimizer_host)?,
         })
     }
+}
+
+/// Bytes of the gradient of a parameter whose state is on the host, pinned there.
+const HOST_GRADIENT: u64 = 4;
+
+/// Optimizer state on the device and on the host.
+///
+/// What is on the host is stepped there (Megatron's `hybrid_optimizer.py`): FP32 parameters and moments beside
+/// an FP32 copy of the gradients. The device keeps none of it: gradients leave, and parameters return, straight
+/// from and to their buffers.
+fn optimizer(parameters: &Parameters, parallelism: &Parallelism) -> (u128, u128) {
+    let state = &parallelism.optimizer;
+    let moments = state.first_moment_bytes + state.second_moment_bytes;
+    let main = if parallelism.precision == Precision::Bf16 { state.main_bytes } else { 0 };
+    // In FP32 the host has a copy of the parameters too.
+    let host = state.main_bytes + HOST_GRADIENT + moments;
+    // Experts have replicas of their own: only those divide their state.
+    let (dp, expert_dp) = match parallelism.distributed_optimizer {
+        // Ranks of context parallel hold the same parameters and share in dividing their state.
+        true => (parallelism.dp() * parallelism.cp, parallelism.expert_dp()),
+        false => (1, 1),
+    };
+    let experts = u128::from(parameters.experts);
+    let rest = u128::from(parameters.total()).saturating_sub(experts);
+    let share = |bytes: u64, permille: u32| {
+        let of = |count: u128, ranks: u64| {
+            (u128::from(bytes) * count * u128::from(permille)).div_ceil(1_000 * u128::from(ranks.max(1)))
+        };
+        of(rest, dp) + of(experts, expert_dp)
+    };
+    let on_host = state.host_permille.min(1_000);
+    (share(main + moments, 1_000 - on_host), share(host, on_host))
+}
+
+/// Each weight once by rows and once by columns, a byte an element, with the recipe's scales (Transformer
+/// Engine keeps both from the first micro-batch to the last).
+fn fp8_weights(recipe: Fp8Recipe, linear: u128) -> u128 {
+    let scales = match recipe {
+        Fp8Recipe::Delayed | Fp8Recipe::Tensorwise => 0,
+        // FP32, for each 128 × 128 elements.
+        Fp8Recipe::Blockwise => 4 * linear.div_ceil(128 * 128),
+        Fp8Recipe::Mxfp8 => linear.div_ceil(32),
+    };
+    2 * (linear + scales)
 }

@@ -24,6 +24,7 @@ pub(crate) struct Rank {
     pub pipeline: Pipeline,
     pub kinds: Vec<Vec<u16>>,
     pub device_bytes: u64,
+    pub host_bytes: u64,
     pub events: Vec<Event>,
 }
 
@@ -58,7 +59,13 @@ impl<'m> Job<'m> {
                 .iter()
                 .map(|layers| layers.iter().map(kind).collect())
                 .collect::<Result<_, _>>()?;
-            Ok(Rank { pipeline, kinds, device_bytes: model.room(stage), events })
+            Ok(Rank {
+                pipeline,
+                kinds,
+                device_bytes: model.room(stage),
+                host_bytes: model.host_room(stage),
+                events,
+            })
         });
         let ranks = ranks.collect::<Result<_, JobError>>()?;
         Ok(Self { model, types: model.types.iter().map(|t| t.model()).collect(), ranks, shape })
@@ -121,7 +128,7 @@ impl<'m> Job<'m> {
             rooflines: self.model.device.rooflines(),
             balanced_rows: self.model.balanced_rows,
             device_bytes: rank.device_bytes,
-            host_bytes: self.model.device.host_bytes,
+            host_bytes: rank.host_bytes,
             fused: false,
         })
     }

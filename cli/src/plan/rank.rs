@@ -60,7 +60,8 @@ impl LoadPlan {
 /// What does not fit, and by how much.
 #[derive(Clone, Debug)]
 pub struct Shortage {
-    /// `weights`, `gradients`, `optimizer`, `buffers`, `floor`, `work`, `host` or `schedule`.
+    /// `weights`, `gradients`, `optimizer`, `buffers`, `optimizer_host`, `floor`, `work`, `host` or
+    /// `schedule`.
     pub part: &'static str,
     /// Bytes needed, of device or host memory.
     pub needed: u64,
@@ -76,6 +77,7 @@ impl Shortage {
             "gradients" => "weights, gradients, optimizer and buffers (the gradients do not fit) need",
             "optimizer" => "weights, gradients, optimizer and buffers (the optimizer does not fit) need",
             "buffers" => "weights, gradients, optimizer and buffers need",
+            "optimizer_host" => "the optimizer's share on the host needs",
             "floor" => "what full recomputation holds needs",
             "host" => "what must be offloaded to the host needs",
             "work" => "what operators hold and need while they run needs",
@@ -145,7 +147,7 @@ impl<'a> Rank<'a> {
                 // A dense model has no rows: any number does.
                 balanced_rows: model.balanced_rows.max(1),
                 device_bytes: model.room(stage),
-                host_bytes: model.device.host_bytes,
+                host_bytes: model.host_room(stage),
                 fused: false,
             },
             pipeline,
@@ -250,7 +252,13 @@ fn configured(
 
 /// The first static part that passes the device's memory.
 fn static_shortage(model: &Model, stage: &Stage) -> Option<Shortage> {
-    let StaticBytes { weights, gradients, optimizer, buffers } = stage.static_bytes;
+    let StaticBytes { weights, fp8_weights, gradients, optimizer, buffers, optimizer_host } =
+        stage.static_bytes;
+    if optimizer_host > model.device.host_bytes {
+        let available = model.device.host_bytes;
+        return Some(Shortage { part: "optimizer_host", needed: optimizer_host, available });
+    }
+    let weights = weights.saturating_add(fp8_weights);
     let available = model.device.memory_bytes.saturating_sub(model.device.margin_bytes);
     let mut sum = 0u64;
     for (part, bytes) in

@@ -68,6 +68,7 @@ struct Rank<'a> {
     rank: u32,
     layers: &'a [Vec<Option<u32>>],
     static_bytes: Static,
+    optimizer_host_bytes: u64,
     device_bytes: u64,
     in_flight: usize,
     floor_bytes: u64,
@@ -82,6 +83,7 @@ struct Rank<'a> {
 #[derive(Serialize)]
 struct Static {
     weights: u64,
+    fp8_weights: u64,
     gradients: u64,
     optimizer: u64,
     buffers: u64,
@@ -205,10 +207,12 @@ fn rank_report<'a>(plan: &'a Plan, rank: &'a RankPlan) -> Rank<'a> {
         layers: &rank.layers,
         static_bytes: Static {
             weights: bytes.weights,
+            fp8_weights: bytes.fp8_weights,
             gradients: bytes.gradients,
             optimizer: bytes.optimizer,
             buffers: bytes.buffers,
         },
+        optimizer_host_bytes: bytes.optimizer_host,
         device_bytes: rank.device_bytes,
         in_flight: rank.in_flight,
         floor_bytes: rank.floor_bytes,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use bagualu_model::{LayerRef, Precision};
+use bagualu_model::{LayerRef, Precision, StaticBytes};
 
 use super::configured;
 use super::iteration::Carried;
@@ -85,7 +85,7 @@ fn statics(plan: &Plan) -> String {
         rows.add_row([
             rank.rank.to_string(),
             layers(plan, rank),
-            bytes(parts.weights),
+            bytes(parts.weights.saturating_add(parts.fp8_weights)),
             bytes(parts.gradients),
             bytes(parts.optimizer),
             bytes(parts.buffers),
@@ -95,7 +95,22 @@ fn statics(plan: &Plan) -> String {
             rank.provision.as_ref().map_or("-".to_owned(), |provision| bytes(provision.work_bytes)),
         ]);
     }
-    format!("{rows}\n\n")
+    format!("{rows}\n{}\n", beside(plan))
+}
+
+/// What the columns do not show: FP8 weights, and what the optimizer keeps on the host.
+fn beside(plan: &Plan) -> String {
+    let most = |part: fn(&StaticBytes) -> u64| plan.ranks.iter().map(|rank| part(&rank.static_bytes)).max();
+    let mut text = String::new();
+    for (what, most) in [
+        ("FP8 weights, among the weights", most(|parts| parts.fp8_weights)),
+        ("Optimizer on the host", most(|parts| parts.optimizer_host)),
+    ] {
+        if let Some(most @ 1..) = most {
+            let _ = writeln!(text, "{what}: up to {} a device", bytes(most));
+        }
+    }
+    text
 }
 
 /// `0-1 16-17`, with `emb`, `mtp` and `out` for embedding, multi-token prediction and output layer; `-` for a

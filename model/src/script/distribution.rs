@@ -30,11 +30,7 @@ impl Reader<'_> {
             micro_batch,
             global_batch: 0,
             precision: self.precision(),
-            gradients: if self.flags.switch("--grad-reduce-in-bf16") {
-                GradientType::Bf16
-            } else {
-                GradientType::Fp32
-            },
+            gradients: self.gradients()?,
             distributed_optimizer: self.flags.switch("--use-distributed-optimizer"),
             optimizer: self.optimizer()?,
             fp8: self.fp8()?,
@@ -80,32 +76,67 @@ impl Reader<'_> {
         }
     }
 
-    /// Megatron keeps state in other types only with its precision-aware optimizer.
+    /// The type of the gradient buffer: FP32 with BF16 and FP32, that of the parameters with FP16.
+    fn gradients(&self) -> Result<GradientType, ScriptError> {
+        const MAIN: &str = "--main-grads-dtype";
+        let narrow = match self.text(MAIN)? {
+            None | Some("fp32") => false,
+            Some("bf16" | "fp16") => self.flags.switch(AWARE),
+            Some(_) => return Err(self.bad(MAIN, "fp32, bf16 or fp16")),
+        };
+        let wide = self.flags.switch("--accumulate-allreduce-grads-in-fp32");
+        let half = self.flags.switch("--fp16") && !wide;
+        Ok(if self.flags.switch("--grad-reduce-in-bf16") || half || (narrow && !wide) {
+            GradientType::Bf16
+        } else {
+            GradientType::Fp32
+        })
+    }
+
+    /// Megatron keeps state in other types only with its precision-aware optimizer, and all of it in FP32 where
+    /// a part is on the host (`hybrid_optimizer.py`).
     fn optimizer(&self) -> Result<Optimizer, ScriptError> {
-        let aware = self.flags.switch("--use-precision-aware-optimizer");
+        const OFFLOAD: &str = "--optimizer-cpu-offload";
+        let (aware, host) = (self.flags.switch(AWARE), self.flags.switch(OFFLOAD));
+        for (given, flag, other) in [(host, OFFLOAD, AWARE), (aware, AWARE, "--use-distributed-optimizer")] {
+            if given && !self.flags.switch(other) {
+                return Err(ScriptError::Needs { flag, other });
+            }
+        }
         let bytes = |name| match self.text(name)? {
             Some("fp32") | None => Ok(4),
-            _ if !aware => Ok(4),
             Some("bf16" | "fp16") => Ok(2),
             Some("fp8") => Ok(1),
             Some(_) => Err(self.bad(name, "fp32, bf16, fp16 or fp8")),
         };
-        let moments = match self.text("--optimizer")? {
-            Some("sgd") => [0, 0],
-            // Muon's one moment is its momentum.
-            Some(kind) if kind.contains("muon") => [4, 0],
-            _ => [bytes("--exp-avg-dtype")?, bytes("--exp-avg-sq-dtype")?],
+        let [main, first, second] =
+            [bytes("--main-params-dtype")?, bytes("--exp-avg-dtype")?, bytes("--exp-avg-sq-dtype")?];
+        let (main, first, second) = match (host, aware) {
+            (false, true) => (if main == 4 { self.main_remainder() } else { main }, first, second),
+            _ => (4, 4, 4),
         };
-        let host_permille = match self.flags.switch("--optimizer-cpu-offload") {
+        let moments = match self.text("--optimizer")? {
+            Some("sgd") if self.number::<f64>("--sgd-momentum")?.unwrap_or(0.9) == 0.0 => [0, 0],
+            // One moment: the momentum.
+            Some(kind) if kind == "sgd" || kind == "lion" || kind.contains("muon") => [4, 0],
+            _ => [first, second],
+        };
+        let host_permille = match host {
             true => self.permille("--optimizer-offload-fraction", 1_000)?.unwrap_or(1_000),
             false => 0,
         };
         Ok(Optimizer {
-            main_bytes: bytes("--main-params-dtype")?,
+            main_bytes: main,
             first_moment_bytes: moments[0],
             second_moment_bytes: moments[1],
             host_permille,
         })
+    }
+
+    /// Bytes that Transformer Engine's optimizer keeps of an FP32 parameter beside a BF16 one: the other half of
+    /// it (`store_param_remainders`). Beside FP16 or FP8 it keeps all of it.
+    fn main_remainder(&self) -> u64 {
+        if self.flags.switch("--bf16") && !self.flags.switch("--fp8-format") { 2 } else { 4 }
     }
 
     fn fp8(&self) -> Result<Option<Fp8>, ScriptError> {
@@ -164,6 +195,7 @@ impl Reader<'_> {
     }
 }
 
+const AWARE: &str = "--use-precision-aware-optimizer";
 const LAYOUT: &str = "--pipeline-model-parallel-layout";
 const PER_STAGE: &str = "--num-layers-per-virtual-pipeline-stage";
 const VIRTUAL_STAGES: &str = "--num-virtual-stages-per-pipeline-rank";

@@ -56,6 +56,13 @@ pub enum ScriptError {
         /// The other.
         other: &'static str,
     },
+    /// A flag that Megatron takes only with another.
+    Needs {
+        /// The flag.
+        flag: &'static str,
+        /// The one that is missing.
+        other: &'static str,
+    },
     /// A flag's value is not what it should be.
     BadValue {
         /// The flag.
@@ -146,6 +153,9 @@ impl fmt::Display for ScriptError {
                     f,
                     "{flag} is given with {other}, which also divides the layers; leave one of them out"
                 )
+            }
+            Self::Needs { flag, other } => {
+                write!(f, "{flag} is given without {other}, which Megatron asks for with it; add {other}")
             }
             Self::BadValue { flag, value, expected } => {
                 write!(f, "{flag} is {value:?}; give {expected}")

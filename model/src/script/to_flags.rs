@@ -2,8 +2,8 @@
 
 use crate::layout;
 use crate::{
-    Activation, Attention, Fp8Recipe, GradientType, Layout, Loss, ModelConfig, MoeConfig, Norm, Parallelism,
-    Precision, Rotary,
+    Activation, Attention, Fp8Recipe, GradientType, Layout, Loss, ModelConfig, MoeConfig, Norm, Optimizer,
+    Parallelism, Precision, Rotary,
 };
 
 /// The flags that read back as `config` on `parallelism`; the number of devices, and what permutation and
@@ -121,14 +121,30 @@ fn parallelism_flags(parallelism: &Parallelism) -> Vec<String> {
     list.switch("--overlap-moe-expert-parallel-comm", parallelism.overlap_ep);
     list.value("--micro-batch-size", parallelism.micro_batch);
     list.value("--global-batch-size", parallelism.global_batch);
-    list.switch("--bf16", parallelism.precision == Precision::Bf16);
-    list.switch("--grad-reduce-in-bf16", parallelism.gradients == GradientType::Bf16);
+    precision(parallelism, &mut list);
     list.switch("--use-distributed-optimizer", parallelism.distributed_optimizer);
     list.switch("--activation-func-fp8-input-store", parallelism.fp8_activation_store);
     optimizer(parallelism, &mut list);
     fp8(parallelism, &mut list);
     layout(parallelism, &mut list);
     list.0
+}
+
+/// Whole main parameters beside narrow moments are those of FP16 training.
+fn precision(parallelism: &Parallelism, list: &mut List) {
+    let half = parallelism.precision == Precision::Bf16;
+    let optimizer = &parallelism.optimizer;
+    let fp16 = half && optimizer.main_bytes == 4 && optimizer.host_permille == 0 && aware(optimizer);
+    list.switch("--bf16", half && !fp16);
+    list.switch("--fp16", fp16);
+    list.switch("--grad-reduce-in-bf16", parallelism.gradients == GradientType::Bf16);
+    list.switch("--accumulate-allreduce-grads-in-fp32", fp16 && parallelism.gradients == GradientType::Fp32);
+}
+
+/// Whether it takes Megatron's precision-aware optimizer.
+fn aware(optimizer: &Optimizer) -> bool {
+    let sizes = [optimizer.main_bytes, optimizer.first_moment_bytes, optimizer.second_moment_bytes];
+    optimizer.host_permille > 0 || sizes.iter().any(|bytes| matches!(bytes, 1 | 2))
 }
 
 fn optimizer(parallelism: &Parallelism, list: &mut List) {
@@ -138,10 +154,12 @@ fn optimizer(parallelism: &Parallelism, list: &mut List) {
         2 => "fp16",
         _ => "fp32",
     };
-    let sizes = [optimizer.main_bytes, optimizer.first_moment_bytes, optimizer.second_moment_bytes];
-    list.switch("--use-precision-aware-optimizer", sizes.iter().any(|bytes| matches!(bytes, 1 | 2)));
+    list.switch("--use-precision-aware-optimizer", aware(optimizer));
     match (optimizer.first_moment_bytes, optimizer.second_moment_bytes) {
-        (0, 0) => list.value("--optimizer", "sgd"),
+        (0, 0) => {
+            list.value("--optimizer", "sgd");
+            list.value("--sgd-momentum", 0);
+        }
         (_, 0) => list.value("--optimizer", "muon"),
         (first, second) => {
             list.value("--exp-avg-dtype", dtype(first));
