@@ -48,10 +48,13 @@ pub struct Model {
     pub micro_batches: u32,
     /// T: tokens of a micro-batch that a rank routes.
     pub tokens: u32,
-    /// N when all experts receive equally many rows: T·k·ETP; 0 for a dense model.
+    /// N when all experts receive equally many rows: T·k·ETP, or less with a capacity; 0 for a dense model.
     pub balanced_rows: u32,
-    /// Rows that a rank's experts receive if all tokens of the group go to them: EP times as many.
+    /// Rows that a rank's experts receive if all tokens of the group go to them: EP times as many, or what
+    /// their capacity lets through. Equal to the balanced rows where experts are padded to it.
     pub most_rows: u32,
+    /// The most rows of one expert, where it has a capacity.
+    pub expert_capacity: Option<u32>,
 }
 
 impl Model {
@@ -69,8 +72,11 @@ impl Model {
             Some(moe) => moe.rows()?,
             None => (0, 0),
         };
+        let capacity = shape.moe.as_ref().filter(|moe| moe.capacity.is_some());
         let types = kinds.types;
         let counted = |what, n: u128| u32::try_from(n).map_err(|_| ModelError::Overflow { what });
+        let expert_capacity =
+            capacity.map(|moe| counted("rows of an expert", moe.most_of_expert())).transpose()?;
         Ok(Self {
             config: config.clone(),
             parallelism: parallelism.clone(),
@@ -81,6 +87,7 @@ impl Model {
             tokens: counted("tokens of a micro-batch", shape.t)?,
             balanced_rows,
             most_rows,
+            expert_capacity,
         })
     }
 
@@ -106,8 +113,13 @@ impl Model {
         }
     }
 
-    /// Rows at a load given in thousandths of the balanced rows, rounded up; no more than there are.
+    /// Rows at a load given in thousandths of the balanced rows, rounded up; no more than there are, and always
+    /// the capacity where experts are padded to it.
     pub fn rows_at(&self, load_permille: u32) -> u32 {
+        let capacity = self.config.moe.as_ref().and_then(|moe| moe.capacity);
+        if capacity.is_some_and(|capacity| capacity.pad) {
+            return self.most_rows;
+        }
         let rows = (u64::from(self.balanced_rows) * u64::from(load_permille)).div_ceil(1_000);
         rows.min(self.most_rows.into()) as u32
     }

@@ -318,7 +318,7 @@ impl Parallelism {
                 "give 1 or drop --overlap-moe-expert-parallel-comm",
             ));
         }
-        if let Some(what) = self.not_modelled(config) {
+        if let Some(what) = self.not_modelled() {
             return Err(unsupported(what, "given", "it is not modelled yet", "plan a run without it"));
         }
         if config.moe.is_none() && (self.ep > 1 || self.etp > 1) {
@@ -352,10 +352,8 @@ impl Parallelism {
         Ok(())
     }
 
-    fn not_modelled(&self, config: &ModelConfig) -> Option<&'static str> {
-        let moe = config.moe.as_ref();
+    fn not_modelled(&self) -> Option<&'static str> {
         let settings = [
-            ("capacity", moe.is_some_and(|moe| moe.capacity.is_some())),
             ("fp8", self.fp8.is_some()),
             ("fp8_activation_store", self.fp8_activation_store),
         ];

@@ -67,6 +67,8 @@ pub(crate) struct MlaShape {
 pub(crate) struct MoeShape {
     /// Rows that the rank's tokens are routed to: T·k.
     pub routed: u128,
+    /// The limit of an expert's rows, if it has one.
+    pub capacity: Option<CapacityShape>,
     /// E.
     pub experts: u128,
     /// Experts on this rank.
@@ -87,6 +89,14 @@ pub(crate) struct MoeShape {
     pub permute_indices: PermuteIndices,
     /// What the router keeps.
     pub router_input: RouterInput,
+}
+
+/// The rows that one rank may send to one expert (Megatron's `get_capacity`: each rank's router drops on its own).
+pub(crate) struct CapacityShape {
+    /// ⌈T·k ÷ E · factor⌉, at most T.
+    pub rows: u128,
+    /// Whether so many are sent whatever the routing.
+    pub pad: bool,
 }
 
 /// What the layers choose between.
@@ -114,6 +124,11 @@ impl Shape {
         let t = if parallelism.sequence_parallel { s / tp } else { s };
         let moe = config.moe.as_ref().map(|moe| MoeShape {
             routed: t * u128::from(moe.top_k),
+            capacity: moe.capacity.map(|capacity| {
+                let scaled = t * u128::from(moe.top_k) * u128::from(capacity.factor_permille);
+                let rows = scaled.div_ceil(u128::from(moe.experts) * 1_000).min(t);
+                CapacityShape { rows, pad: capacity.pad }
+            }),
             experts: moe.experts.into(),
             local: u128::from(moe.experts / parallelism.ep),
             f: u128::from(moe.ffn / parallelism.etp),
@@ -211,12 +226,49 @@ impl Head {
 }
 
 impl MoeShape {
-    /// Rows of a rank when every expert of the group receives equally many, T·k·ETP, and the most there are.
+    /// Rows of a rank when every expert of the group receives equally many, T·k·ETP or its capacity, and the
+    /// most there are.
     pub fn rows(&self) -> Result<(u32, u32), ModelError> {
+        let most = self.local * self.most_of_expert();
+        let balanced = match &self.capacity {
+            Some(capacity) if capacity.pad => most,
+            _ => most.min(self.routed * self.etp),
+        };
         let rows = |n: u128| {
             u32::try_from(n).map_err(|_| ModelError::Overflow { what: "T·k·ep·etp (routed rows, u32)" })
         };
-        Ok((rows(self.routed * self.etp)?, rows(self.routed * self.etp * self.ep)?))
+        // What is dropped is counted too, where loads are spread over the group.
+        rows(self.routed * self.etp * self.ep)?;
+        Ok((rows(balanced)?, rows(most.min(self.all()))?))
+    }
+
+    /// The most rows that an expert receives from the ranks of its group.
+    pub fn most_of_expert(&self) -> u128 {
+        match &self.capacity {
+            Some(capacity) => capacity.rows * self.ep * self.etp,
+            None => self.routed * self.ep * self.etp,
+        }
+    }
+
+    /// Rows of the group, all of which one rank may receive; padding makes more of them.
+    fn all(&self) -> u128 {
+        let padded = self.capacity.as_ref().filter(|capacity| capacity.pad);
+        let sent = padded.map_or(self.routed, |capacity| capacity.rows * self.experts);
+        sent * self.ep * self.etp
+    }
+
+    /// Whether experts are padded to their capacity.
+    pub fn pads(&self) -> bool {
+        self.capacity.as_ref().is_some_and(|capacity| capacity.pad)
+    }
+
+    /// Rows that a rank sends to experts: its tokens' copies, without those dropped, with those padded.
+    pub fn sent(&self) -> u128 {
+        match &self.capacity {
+            Some(capacity) if capacity.pad => capacity.rows * self.experts,
+            Some(capacity) => self.routed.min(capacity.rows * self.experts),
+            None => self.routed,
+        }
     }
 }
 

@@ -6,7 +6,9 @@ use bagualu_core::set::Set;
 use bagualu_model::settings::{
     ActivationSettings, Configured, Method, Offload, OffloadModule, Recompute, RecomputeModule,
 };
-use bagualu_model::{LayerType, MODELS, Mla, Model, ModelConfig, ModelError, MoeLayers, Parallelism, Preset};
+use bagualu_model::{
+    Capacity, LayerType, MODELS, Mla, Model, ModelConfig, ModelError, MoeLayers, Parallelism, Preset,
+};
 use common::{alone, build, small};
 
 /// [`small`] with a shared expert as wide as the routed ones, on one device: T = S = 64, h = 32, q = kv = 32,
@@ -202,6 +204,21 @@ fn units_are_counted_within_a_virtual_stage() {
 }
 
 #[test]
+fn a_depth_of_multi_token_prediction_is_a_unit_with_its_joint() {
+    let model = build(&ModelConfig { layers: 2, mtp_layers: 1, ..small() }, &alone());
+    let of = |method| {
+        let plans = configured(&model, &full(method, 1)).plans.remove(0);
+        let names = model.stages[0].chunks[0].iter().map(|layer| model.types[layer.layer_type].name);
+        let again = plans.iter().map(|plan| !plan.recompute.is_empty());
+        names.zip(again).filter(|(_, again)| *again).map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(of(Method::Uniform), ["moe", "moe", "mtp", "moe"]);
+    assert_eq!(of(Method::Block), ["moe"], "one layer, and no depth");
+    let error = full(Method::Uniform, 2).check(&model.config, &model.parallelism).expect_err("refused");
+    assert!(error.to_string().contains("recompute_num_layers is 2"), "{error}");
+}
+
+#[test]
 fn longer_units_hold_less_and_peak_higher() {
     let model = deep();
     let at = |layers| {
@@ -317,6 +334,41 @@ fn every_preset_takes_every_setting() {
             assert!(configured.added_ns > 0, "{name}: {settings:?}");
         }
     }
+}
+
+/// [`small`] with a capacity, on two ranks: 64 tokens each, k = 2, E = 4, so 32 rows for each expert and rank.
+fn limited(factor_permille: u32, pad: bool) -> Model {
+    let mut config = small();
+    config.moe.as_mut().expect("experts").capacity = Some(Capacity { factor_permille, pad });
+    build(&config, &Parallelism { gpus: 2, ep: 2, global_batch: 4, ..alone() })
+}
+
+#[test]
+fn a_capacity_caps_rows() {
+    let rows =
+        |model: &Model| (model.rows_at(500), model.rows_at(1_000), model.rows_at(2_000), model.most_rows);
+    // 1.25 · 32 = 40 rows from each of two ranks to each of two experts; all 256 of the group would be twice N.
+    assert_eq!(rows(&limited(1_250, false)), (64, 128, 160, 160));
+    assert_eq!(limited(1_250, false).expert_capacity, Some(80));
+    // Rounded up: ⌈1.01 · 32⌉ = 33.
+    assert_eq!(limited(1_010, false).most_rows, 132);
+    assert_eq!(limited(500, false).balanced_rows, 64);
+    // No expert takes more than all 64 tokens of each rank.
+    assert_eq!(limited(9_000, false).most_rows, 256);
+    assert_eq!(rows(&limited(1_250, true)), (160, 160, 160, 160));
+    assert_eq!(limited(1_250, true).balanced_rows, 160);
+}
+
+#[test]
+fn a_capacity_changes_what_is_sent() {
+    let indices = |model: &Model| {
+        let moe = layer(model, "moe");
+        moe.tensors[moe.tensor("permute_indices").expect("indices")].bytes.fixed
+    };
+    let argsort = 8 * 64 * 4;
+    assert_eq!(indices(&limited(1_250, false)), 8 * 128 + argsort);
+    assert_eq!(indices(&limited(500, false)), 8 * 64 + argsort, "half of the rows are dropped");
+    assert_eq!(indices(&limited(1_250, true)), 8 * 160, "a copy of the slice, padding included");
 }
 
 #[test]

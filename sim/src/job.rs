@@ -7,7 +7,7 @@ use bagualu_core::schedule::{Event, Pipeline, ScheduleError};
 use bagualu_core::stage::StageModel;
 use bagualu_model::{LayerRef, Model};
 
-use crate::load::{Shape, ShapeError};
+use crate::load::{Capacity, Shape, ShapeError};
 
 /// A model and what of it every replay needs.
 #[derive(Debug)]
@@ -34,13 +34,16 @@ impl<'m> Job<'m> {
         let Some(moe) = &model.config.moe else { return Err(JobError::NoExperts) };
         let parallelism = &model.parallelism;
         let size = |name, n: u64| u32::try_from(n).map_err(|_| JobError::TooLarge { name, value: n });
-        let shape = Shape::new(
+        let mut shape = Shape::new(
             size("expert-parallel size", parallelism.ep)?,
             size("experts", moe.experts)?,
             model.config.layers + model.config.mtp_layers,
             model.micro_batches,
-            model.balanced_rows,
+            size("balanced rows", u64::from(model.tokens) * moe.top_k * parallelism.etp)?,
         )?;
+        if let (Some(capacity), Some(expert_rows)) = (moe.capacity, model.expert_capacity) {
+            shape = shape.with_capacity(Capacity { expert_rows, pad: capacity.pad });
+        }
         let ranks = model.stages.iter().map(|stage| {
             let pipeline = Pipeline {
                 chunks: parallelism.chunks,

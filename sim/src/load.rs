@@ -23,6 +23,17 @@ pub struct Shape {
     layers: u32,
     micro_batches: u32,
     balanced_rows: u32,
+    capacity: Option<Capacity>,
+}
+
+/// The limit of an expert's rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capacity {
+    /// The most rows of one expert from all ranks together. Megatron limits those of each sending rank; the ranks
+    /// are taken to send alike.
+    pub expert_rows: u32,
+    /// Whether every expert receives so many.
+    pub pad: bool,
 }
 
 impl Shape {
@@ -36,7 +47,7 @@ impl Shape {
         micro_batches: u32,
         balanced_rows: u32,
     ) -> Result<Self, ShapeError> {
-        let shape = Self { ranks, experts, layers, micro_batches, balanced_rows };
+        let shape = Self { ranks, experts, layers, micro_batches, balanced_rows, capacity: None };
         for (name, value) in [
             ("expert-parallel ranks", ranks),
             ("experts", experts),
@@ -55,6 +66,11 @@ impl Shape {
             return Err(ShapeError::TooManyRows { ranks, balanced_rows });
         }
         Ok(shape)
+    }
+
+    /// The same with a limit of each expert's rows: what passes it is dropped.
+    pub const fn with_capacity(self, capacity: Capacity) -> Self {
+        Self { capacity: Some(capacity), ..self }
     }
 
     /// Expert-parallel ranks.
@@ -82,25 +98,38 @@ impl Shape {
         self.balanced_rows
     }
 
-    /// Rows of one layer over all ranks, whatever the load.
+    /// Rows of one layer over all ranks, whatever the load, before any is dropped.
     pub const fn total_rows(&self) -> u64 {
         self.ranks as u64 * self.balanced_rows as u64
     }
 
     /// Rows per rank of experts that take rows in proportion to `weights` (one per expert): each expert's
-    /// share by largest remainder, so that the sum is exact, then summed over each rank's block.
+    /// share by largest remainder, so that the sum is exact, less what passes its capacity, then summed over
+    /// each rank's block.
     pub(crate) fn place(&self, weights: &[u128], rows: &mut [u32]) {
         let per_expert = apportion(self.total_rows(), weights);
         let block = (self.experts / self.ranks) as usize;
         for (rank, experts) in rows.iter_mut().zip(per_expert.chunks(block)) {
-            *rank = narrow(experts.iter().sum());
+            *rank = narrow(experts.iter().map(|&rows| self.admitted(rows, 1)).sum());
         }
     }
 
-    /// Rows per rank in proportion to `weights` (one per rank), by largest remainder.
+    /// Rows per rank in proportion to `weights` (one per rank), by largest remainder, less what passes the
+    /// capacity of its experts.
     pub(crate) fn share(&self, weights: &[u128], rows: &mut [u32]) {
         for (rank, share) in rows.iter_mut().zip(apportion(self.total_rows(), weights)) {
-            *rank = narrow(share);
+            *rank = narrow(self.admitted(share, self.experts / self.ranks));
+        }
+    }
+
+    /// What `experts` receive of `rows`.
+    fn admitted(&self, rows: u64, experts: u32) -> u64 {
+        match self.capacity {
+            None => rows,
+            Some(Capacity { expert_rows, pad }) => {
+                let most = u64::from(expert_rows) * u64::from(experts);
+                if pad { most } else { rows.min(most) }
+            }
         }
     }
 }
@@ -120,7 +149,7 @@ pub trait Load: Sync {
     fn shape(&self) -> &Shape;
 
     /// Writes the rows of each rank at `gate`; `rows` has one place per rank. They sum to
-    /// [`Shape::total_rows`].
+    /// [`Shape::total_rows`], less what is dropped.
     fn rows(&self, gate: Gate, rows: &mut [u32]);
 }
 
@@ -178,6 +207,21 @@ mod tests {
         assert_eq!(Shape::new(7, 64, 32, 8, 1), Err(ShapeError::Experts { experts: 64, ranks: 7 }));
         let error = Shape::new(8, 64, 32, 8, 1 << 29).expect_err("2^32 rows");
         assert!(error.to_string().contains("536870912 rows on each of 8 ranks"), "{error}");
+    }
+
+    #[test]
+    fn what_passes_the_capacity_is_dropped() {
+        let shape = Shape::new(2, 4, 1, 1, 50).expect("a shape");
+        let (mut placed, mut shared) = ([0; 2], [0; 2]);
+        let mut rows = |expert_rows, pad| {
+            let shape = shape.with_capacity(Capacity { expert_rows, pad });
+            shape.place(&[1, 2, 3, 4], &mut placed);
+            shape.share(&[1, 3], &mut shared);
+            (placed, shared)
+        };
+        assert_eq!(rows(100, false), ([30, 70], [25, 75]));
+        assert_eq!(rows(25, false), ([30, 50], [25, 50]));
+        assert_eq!(rows(25, true), ([50, 50], [50, 50]));
     }
 
     #[test]

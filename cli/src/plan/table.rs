@@ -255,8 +255,18 @@ fn notes(plan: &Plan) -> String {
     let mut text = String::new();
     let most = loaded.model.most_rows;
     if plan.ranks.iter().flat_map(|rank| &rank.loads).any(|load| load.rows == most && most > 0) {
-        let ep = loaded.model.parallelism.ep;
-        let _ = writeln!(text, "\nNo load exceeds EP = {ep}: that is every row of the group, {most}.");
+        let _ = match loaded.model.expert_capacity {
+            Some(rows) => {
+                writeln!(
+                    text,
+                    "\nNo load exceeds {most} rows: an expert's capacity is {rows}, the rest is dropped."
+                )
+            }
+            None => {
+                let ep = loaded.model.parallelism.ep;
+                writeln!(text, "\nNo load exceeds EP = {ep}: that is every row of the group, {most}.")
+            }
+        };
     }
     if let Some((rank, shortage)) = plan.shortage() {
         let _ = writeln!(

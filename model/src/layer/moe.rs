@@ -88,7 +88,7 @@ impl Part<'_> {
 
     /// Bytes of the rank's own tokens, one copy for each of their k experts.
     fn copies(&self) -> Amount {
-        fixed(self.shape.e * self.moe.routed * self.moe.width)
+        fixed(self.shape.e * self.moe.sent() * self.moe.width)
     }
 
     /// Bytes of the received rows, before the gather over expert tensor parallel.
@@ -178,10 +178,12 @@ impl Part<'_> {
     fn permute(&self, b: &mut Builder<'_>, normed: usize, map: usize) -> (usize, usize) {
         let (shape, moe) = (self.shape, self.moe);
         let pinned = match moe.permute_indices {
+            // Padded, the slice is copied.
+            _ if moe.pads() => 0,
             PermuteIndices::Sliced => 0,
             PermuteIndices::PinsArgsort => 8 * shape.t * moe.experts,
         };
-        let indices = b.tensor("permute_indices", fixed(8 * moe.routed + pinned), Holds::Exact);
+        let indices = b.tensor("permute_indices", fixed(8 * moe.sent() + pinned), Holds::Exact);
         b.op(
             "permute_map",
             Spec {

@@ -145,6 +145,9 @@ impl Reader<'_> {
         const FACTOR: &str = "--moe-expert-capacity-factor";
         let pad = self.flags.switch("--moe-pad-expert-input-to-capacity");
         let factor = self.permille(FACTOR, 1_000_000)?;
+        if pad && factor.is_none() {
+            return Err(self.bad(FACTOR, "a positive number with --moe-pad-expert-input-to-capacity"));
+        }
         Ok(factor.filter(|&factor| factor > 0).map(|factor_permille| Capacity { factor_permille, pad }))
     }
 

@@ -12,7 +12,7 @@ use bagualu_core::set::Set;
 use super::curve::{ChunkCurve, Setting};
 use super::offload::{Chooser, Layers, UnitOffload};
 use super::recompute::{Recomputed, full_units};
-use super::{ActivationSettings, Recompute};
+use super::{ActivationSettings, Method, Recompute};
 use crate::{LayerRef, Model, ModelError, Stage};
 
 /// What settings make of an iteration in which the experts of every layer receive equally many rows.
@@ -66,7 +66,7 @@ impl Configured {
 
 /// What recomputation makes of each layer of a chunk.
 fn set_layers<'m>(settings: &ActivationSettings, model: &'m Model, layers: &[LayerRef]) -> Layers<'m> {
-    let units = units(settings, layers);
+    let units = units(settings, model.config.layers, layers);
     let layers = layers.iter().enumerate().map(|(at, layer)| {
         let layer = &model.types[layer.layer_type];
         let unit = units.get(&at).cloned();
@@ -82,13 +82,21 @@ fn set_layers<'m>(settings: &ActivationSettings, model: &'m Model, layers: &[Lay
     layers.collect()
 }
 
-/// The unit of full recomputation of each layer that has one, by position in the chunk. Embedding, output and
-/// what else is no numbered layer are outside Megatron's `TransformerBlock`.
-fn units(settings: &ActivationSettings, layers: &[LayerRef]) -> BTreeMap<usize, Range<usize>> {
-    let first = layers.iter().position(|layer| layer.number.is_some()).unwrap_or(0);
-    let count = layers.iter().filter(|layer| layer.number.is_some()).count();
-    let units = full_units(settings, count).into_iter().map(|unit| unit.start + first..unit.end + first);
-    units.flat_map(|unit| unit.clone().map(move |at| (at, unit.clone()))).collect()
+/// The unit of full recomputation of each layer that has one, by position in the chunk. Embedding and output
+/// are outside Megatron's `TransformerBlock`; a depth of multi-token prediction is a unit of its own with
+/// `uniform`, joint included, and has none with `block` (`multi_token_prediction.py`).
+fn units(settings: &ActivationSettings, depth: u32, layers: &[LayerRef]) -> BTreeMap<usize, Range<usize>> {
+    let of_model = |layer: &&LayerRef| layer.number.is_some_and(|number| number < depth);
+    let first = layers.iter().position(|layer| of_model(&layer)).unwrap_or(0);
+    let count = layers.iter().filter(of_model).count();
+    let mut units: Vec<_> =
+        full_units(settings, count).into_iter().map(|u| u.start + first..u.end + first).collect();
+    if matches!(settings.recompute, Recompute::Full { method: Method::Uniform, .. }) {
+        let predicted =
+            layers.iter().enumerate().filter(|(_, layer)| layer.number.is_some_and(|n| n >= depth));
+        units.extend(predicted.map(|(at, _)| at.saturating_sub(1)..at + 1));
+    }
+    units.into_iter().flat_map(|unit| unit.clone().map(move |at| (at, unit.clone()))).collect()
 }
 
 struct Iteration<'a> {

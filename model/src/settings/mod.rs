@@ -94,7 +94,7 @@ impl ActivationSettings {
     pub fn check(&self, config: &ModelConfig, parallelism: &Parallelism) -> Result<(), ModelError> {
         match &self.recompute {
             Recompute::None => {}
-            Recompute::Full { layers, .. } => check_full(*layers, config, parallelism)?,
+            Recompute::Full { method, layers } => check_full(*method, *layers, config, parallelism)?,
             Recompute::Selective(modules) => check_selective(modules, config, parallelism)?,
         }
         match &self.offload {
@@ -176,10 +176,19 @@ fn names(modules: &[impl ToString]) -> String {
     }
 }
 
-fn check_full(layers: u32, config: &ModelConfig, parallelism: &Parallelism) -> Result<(), ModelError> {
+fn check_full(
+    method: Method,
+    layers: u32,
+    config: &ModelConfig,
+    parallelism: &Parallelism,
+) -> Result<(), ModelError> {
     if layers == 0 || layers > config.layers {
         let (value, most) = (layers.into(), config.layers.into());
         return Err(ModelError::OutOfRange { field: "recompute_num_layers", value, least: 1, most });
+    }
+    if method == Method::Uniform && layers > 1 && config.mtp_layers > 0 {
+        let rule = "multi-token prediction is recomputed by single layers";
+        return Err(unsupported("recompute_num_layers", layers, rule, "give 1"));
     }
     if parallelism.overlap_ep {
         let rule = "it does not go with --overlap-moe-expert-parallel-comm";

@@ -73,13 +73,14 @@ impl Recomputed {
         recomputed
     }
 
-    /// A layer that runs again as a whole; its input is kept where it is the first of its unit.
+    /// A layer that runs again as a whole; what comes from outside is kept where it is the first of its unit.
     pub fn full(layer: &LayerType, first: bool) -> Self {
-        let all = Set::first(layer.ops.len());
-        let held = saved(layer)
-            | layer.tensors.iter().enumerate().filter(|(_, t)| t.block_input).map(|(i, _)| i).collect();
-        let kept: Set = ["input", "rng_state"].into_iter().filter_map(|name| layer.tensor(name)).collect();
-        let dropped = if first { held - kept } else { held };
+        // The embedding of a depth of multi-token prediction is looked up before its unit.
+        let lookup = layer.op("embedding").map_or(Set::EMPTY, Set::one);
+        let all = Set::first(layer.ops.len()) - lookup;
+        let made = all.iter().fold(Set::EMPTY, |made, op| made | layer.ops[op].makes);
+        let held = saved(layer) | inputs(layer);
+        let dropped = if first { held & made } else { held };
         let before = all.last().unwrap_or_default();
         Self { replays: vec![Replay { ops: all, dropped, before }], inputs: Vec::new() }
     }
@@ -102,8 +103,7 @@ impl Recomputed {
         }
         let made = ops.iter().fold(Set::EMPTY, |made, op| made | layer.ops[op].makes);
         let read = ops.iter().fold(Set::EMPTY, |read, op| read | layer.ops[op].reads);
-        let inputs = (0..layer.tensors.len()).filter(|&t| layer.tensors[t].block_input).collect::<Set>();
-        let held = saved(layer) | inputs;
+        let held = saved(layer) | inputs(layer);
         self.inputs.push((first(ops), read - made));
         self.replays.push(Replay { ops, dropped: (made & held) - kept, before });
     }
@@ -111,6 +111,11 @@ impl Recomputed {
 
 fn first(ops: Set) -> usize {
     ops.iter().next().unwrap_or_default()
+}
+
+/// What is kept whatever is recomputed by our own plans; Megatron makes some of it again.
+fn inputs(layer: &LayerType) -> Set {
+    (0..layer.tensors.len()).filter(|&tensor| layer.tensors[tensor].block_input).collect()
 }
 
 /// What somebody saves.
