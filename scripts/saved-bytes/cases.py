@@ -24,6 +24,7 @@ Q_LORA = "--q-lora-rank 192"
 ETP1 = "--expert-tensor-parallel-size 1"
 EP2 = "--expert-model-parallel-size 2"
 MTP = "--mtp-num-layers 1"
+NATIVE_LOSS = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl native"
 ENDS = "--untie-embeddings-and-output-weights"
 TP2 = "--tensor-model-parallel-size 2 --sequence-parallel"
 
@@ -92,6 +93,12 @@ CASES = [
     _case("model", DENSE, WIDE_MOE, PLAIN, NO_ROPE, BF16, ENDS, part="model"),
     _case("model-rope-fp32", DENSE, GQA, PLAIN, ROPE, ENDS, part="model"),
     _case("model-tp2-sp", LARGE, PLAIN, NO_ROPE, BF16, TP2, ENDS, part="model"),
+    _case("model-fused-loss", DENSE, PLAIN, NO_ROPE, BF16, ENDS, NATIVE_LOSS, part="model"),
+    _case("model-fused-loss-tp2-sp", LARGE, PLAIN, NO_ROPE, BF16, TP2, ENDS, NATIVE_LOSS, part="model"),
+    _case("model-mtp", DENSE, PLAIN, NO_ROPE, BF16, ENDS, MTP, part="model"),
+    _case("model-mtp-moe", LARGE, WIDE_MOE, PLAIN, NO_ROPE, BF16, ENDS, MTP, part="model"),
+    _case("model-mtp-two", DENSE, PLAIN, NO_ROPE, ENDS, "--mtp-num-layers 2", part="model"),
+    _case("model-mtp-tp2-sp", LARGE, PLAIN, NO_ROPE, BF16, TP2, ENDS, MTP, part="model"),
     _case("recompute-full", DENSE, PLAIN, NO_ROPE, BF16, FULL),
     _case("recompute-full-moe", DENSE, MOE, PLAIN, NO_ROPE, BF16, FULL),
     _case("recompute-core_attn", DENSE, PLAIN, NO_ROPE, BF16, _recompute("core_attn")),
@@ -134,8 +141,9 @@ def _parser():
     parser.add_argument("--position-embedding-type", default="learned_absolute")
     parser.add_argument("--normalization", default="LayerNorm")
     parser.add_argument("--recompute-modules", nargs="*", default=["core_attn"])
+    parser.add_argument("--cross-entropy-fusion-impl", default="native")
     for name in (
-        "swiglu disable-bias-linear group-query-attention qk-layernorm bf16 sequence-parallel "
+        "cross-entropy-loss-fusion swiglu disable-bias-linear group-query-attention qk-layernorm bf16 sequence-parallel "
         "multi-latent-attention no-bias-swiglu-fusion no-bias-gelu-fusion add-qkv-bias "
         "moe-shared-expert-gate attention-softmax-in-fp32 no-rope-fusion "
         "untie-embeddings-and-output-weights"
@@ -181,6 +189,8 @@ def transformer_config(flags):
         attention_softmax_in_fp32=flags.attention_softmax_in_fp32,
         qk_layernorm=flags.qk_layernorm,
         mtp_num_layers=flags.mtp_num_layers,
+        cross_entropy_loss_fusion=flags.cross_entropy_loss_fusion,
+        cross_entropy_fusion_impl=flags.cross_entropy_fusion_impl,
         bf16=flags.bf16,
         params_dtype=dtype,
         pipeline_dtype=dtype,

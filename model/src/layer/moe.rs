@@ -282,8 +282,8 @@ impl Part<'_> {
         }
     }
 
-    /// Bytes of the probability that a row carries to its expert. Measured on Megatron: 2 with one rank
-    /// in BF16, else 4.
+    /// Bytes of the probability that a row carries to its expert: 2 in BF16, 4 with `--moe-router-dtype fp32`.
+    /// Runs with experts on several ranks are taken to have that flag: at most 2 bytes a row too much.
     fn probability_bytes(&self) -> u128 {
         let alone = self.moe.ep * self.moe.etp == 1;
         if alone && self.shape.kind.precision == Precision::Bf16 { 2 } else { 4 }

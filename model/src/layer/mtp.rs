@@ -46,13 +46,17 @@ pub(super) fn mtp(b: &mut Builder<'_>) {
 fn projection(b: &mut Builder<'_>, joined: usize) {
     let shape = b.shape;
     let output = b.transient("mtp_hidden", fixed(shape.hidden()));
+    // The rank's tokens are a view of all of them, which the transformer layer's input so keeps.
+    let others = (shape.t < shape.s)
+        .then(|| b.tensor("mtp_hidden_others", fixed(shape.gathered() - shape.hidden()), Holds::Input));
+    let makes: Vec<_> = others.into_iter().chain([output]).collect();
     let columns = shape.gathered() / shape.tp_ranks;
     let gathered = if shape.tp { shape.gathered() + columns } else { 0 };
     b.op(
         "eh_proj",
         Spec {
             reads: &[joined],
-            makes: &[output],
+            makes: &makes,
             saves: &[joined],
             cost: Cost {
                 gemm: 2 * shape.s * 2 * shape.h * shape.h / shape.tp_ranks,

@@ -70,6 +70,7 @@ const SAVED_IN: &[(&str, &str)] = &[
     ("mtp.embedding_out", "core/transformer/multi_token_prediction.py: enorm"),
     ("enorm_stats", "core/transformer/multi_token_prediction.py: enorm"),
     ("hnorm_stats", "core/transformer/multi_token_prediction.py: hnorm"),
+    ("mtp_hidden_others", "core/transformer/multi_token_prediction.py: scatter_to_sequence_parallel_region"),
     ("eh_input", "core/transformer/multi_token_prediction.py: eh_proj"),
     ("final_norm.input", "core/transformer/multi_token_prediction.py: final_layernorm"),
     ("head.input", "core/models/gpt/gpt_model.py: output_layer"),
