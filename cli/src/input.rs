@@ -92,7 +92,7 @@ impl Input {
         Ok(Loaded { model, source, settings, ignored, replaced, warnings })
     }
 
-    /// The same options for another model: a preset, or the launch script at a path.
+    /// The same options for another model: a preset, or the launch script or config at a path.
     pub fn instead(&self, what: &str, preset: bool) -> Self {
         let (script, model) = if preset { (None, Some(what.to_owned())) } else { (Some(what.into()), None) };
         // A preset has no use for a script's arguments and variables.

@@ -237,6 +237,21 @@ fn other_options_apply_to_both() {
 }
 
 #[test]
+fn a_config_is_compared_under_the_flags_given() {
+    let flags = "--gpus 16 --expert-model-parallel-size 8 --pipeline-model-parallel-size 2 --micro-batch-size 1 \
+                 --global-batch-size 64 --bf16 --seq-length 4096 --use-distributed-optimizer --load 1";
+    let flags: Vec<&str> = flags.split(' ').collect();
+    let (a, b) = ("configs/qwen3-30b-a3b.json", "configs/mixtral-8x7b.json");
+    let found = diff(a, b, &flags);
+    assert_eq!((&found["a"]["source"], &found["b"]["source"]), (&json!(a), &json!(b)));
+    let experts = list(&found, "settings").iter().find(|s| s["flag"] == "--num-experts");
+    assert_eq!(experts, Some(&json!({"flag": "--num-experts", "a": "128", "b": "8"})));
+    let same =
+        diff(a, "qwen3-30b-a3b", &[&flags[..], &["--num-virtual-stages-per-pipeline-rank", "1"]].concat());
+    assert_eq!((&same["settings"], &same["differences"]), (&json!([]), &json!([])), "the preset is the same");
+}
+
+#[test]
 fn what_does_not_fit_is_a_difference_like_any_other() {
     let scripts = Scripts::new("fits");
     let (a, b) = (scripts.write("a.sh", ""), scripts.write("b.sh", "--use-distributed-optimizer"));
@@ -259,8 +274,8 @@ fn what_does_not_fit_is_a_difference_like_any_other() {
 #[test]
 fn an_error_names_which_of_the_two() {
     for (a, b, words) in [
-        ("absent.sh", "glm-423b.sh", ["--diff A (absent.sh)", "no such launch script"]),
-        ("glm-423b.sh", "glm-9", ["--diff B (glm-9)", "a preset: glm-188b-a20b"]),
+        ("absent.sh", "glm-423b.sh", ["--diff A (absent.sh)", "there is no such file"]),
+        ("glm-423b.sh", "glm-9", ["--diff B (glm-9)", "or a preset: glm-188b-a20b"]),
         ("glm-423b.sh", "../examples", ["--diff B (../examples)", "cannot be read"]),
     ] {
         let output = plan(&["--diff", a, b]);

@@ -131,17 +131,24 @@ fn bytes_and_alternatives_are_what_the_layer_s_own_table_says() {
         &["--load", "1", "--memory", "30"],
         &["--load", "2.6", "--rank", "7", "--chunk", "1", "--micro-batch", "40"],
     ] {
-        let answer = glm(arguments);
-        let groups = list(&answer, "groups");
-        let alternatives: usize = groups.iter().map(check).sum();
-        assert!(alternatives > 20, "{arguments:?}: {alternatives}");
-        for field in ["held_bytes", "full_bytes", "offloaded_bytes", "added_ns"] {
-            let sum: i64 = groups.iter().map(|g| number(g, field) * list(g, "layers").len() as i64).sum();
-            assert_eq!(sum, number(&answer, field), "{field}");
-        }
-        assert!(number(&answer, "held_bytes") <= number(&answer["bounds"], "limit_bytes"));
-        assert!(number(&answer, "fullest_bytes") <= number(&answer, "device_bytes"));
+        check_all(&glm(arguments));
     }
+    for model in ["deepseek-v3", "qwen3-30b-a3b", "gpt-oss-120b"] {
+        check_all(&json(&["--model", model, "--load", "2.6"]));
+    }
+}
+
+/// Checks every group of an answer, and the totals.
+fn check_all(answer: &Value) {
+    let groups = list(answer, "groups");
+    let alternatives: usize = groups.iter().map(check).sum();
+    assert!(alternatives > 20, "{alternatives}");
+    for field in ["held_bytes", "full_bytes", "offloaded_bytes", "added_ns"] {
+        let sum: i64 = groups.iter().map(|g| number(g, field) * list(g, "layers").len() as i64).sum();
+        assert_eq!(sum, number(answer, field), "{field}");
+    }
+    assert!(number(answer, "held_bytes") <= number(&answer["bounds"], "limit_bytes"));
+    assert!(number(answer, "fullest_bytes") <= number(answer, "device_bytes"));
 }
 
 #[test]
@@ -308,8 +315,11 @@ fn people_get_every_tensor_within_a_hundred_columns() {
     ] {
         assert!(answer.contains(words), "{answer} lacks {words:?}");
     }
-    let wide = answer.lines().find(|line| line.chars().count() > 100);
-    assert_eq!(wide, None);
+    for model in ["glm-423b-a30b", "mixtral-8x22b", "deepseek-v3", "kimi-k2"] {
+        let output = run(&["--model", model, "--load", "1.2"]);
+        let wide = text(&output.stdout).lines().find(|line| line.chars().count() > 100);
+        assert_eq!(wide, None, "{model}");
+    }
 }
 
 #[test]

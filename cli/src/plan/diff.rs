@@ -102,13 +102,13 @@ impl Quantity {
     }
 }
 
-/// Reads one of the two inputs: a preset's name, or the path of a launch script.
+/// Reads one of the two inputs: a preset's name, or a path that the ordinary input takes.
 pub fn load(input: &Input, which: &'static str, what: &str) -> Result<Loaded, Error> {
     let field = || format!("--diff {which} ({what})");
     let preset = MODELS.contains(&what);
     if !preset && what != "-" && !Path::new(what).exists() {
-        let fix = format!("give the path of one, or a preset: {}", MODELS.join(", "));
-        return Err(Error::bad_input(field(), "there is no such launch script", fix));
+        let fix = format!("give a launch script, a config.json, or a preset: {}", MODELS.join(", "));
+        return Err(Error::bad_input(field(), "there is no such file", fix));
     }
     match input.instead(what, preset).load() {
         Err(Error::BadInput { field: named, problem, fix }) if named == what => {

@@ -35,8 +35,8 @@ pub struct Args {
     /// Loads of the rank's experts, in balanced rows [default: 1,1.2,2.6]
     #[arg(long = "load", value_name = "LOAD,…", value_delimiter = ',')]
     loads: Option<Vec<LoadFactor>>,
-    /// Compare two runs, each a launch script or a preset: the settings that differ, and what they change;
-    /// the other options apply to both
+    /// Compare two runs, each a launch script, a config.json or a preset: the settings that differ, and what
+    /// they change; the other options apply to both
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["script", "model"])]
     diff: Option<Vec<String>>,
     /// Print the answer as JSON
