@@ -353,10 +353,7 @@ impl Parallelism {
     }
 
     fn not_modelled(&self) -> Option<&'static str> {
-        let settings = [
-            ("fp8", self.fp8.is_some()),
-            ("fp8_activation_store", self.fp8_activation_store),
-        ];
+        let settings = [("fp8", self.fp8.is_some()), ("fp8_activation_store", self.fp8_activation_store)];
         settings.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 }

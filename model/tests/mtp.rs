@@ -85,8 +85,8 @@ fn under_sequence_parallel_tokens_are_gathered_and_scattered() {
     assert_eq!(proj.forward_work.fixed, 2 * t * h * (4 + 2 + 1 + 1));
     assert_eq!(one.forward_work.fixed, 2 * 64 * 32);
     assert!(proj.collective.is_some() && one.collective.is_none());
-    // The tokens of all ranks are looked up.
-    assert_eq!(saved(&model, "mtp"), 8 * 64 + 2 * (2 * t * h) + 2 * 4 * t + 2 * (2 * t * h));
+    // The tokens of all ranks are looked up; this rank's hidden states keep the other's, of which they are a view.
+    assert_eq!(saved(&model, "mtp"), 8 * 64 + 2 * (2 * t * h) + 2 * 4 * t + 2 * (2 * t * h) + 2 * t * h);
 }
 
 fn parameters(config: &ModelConfig, parallelism: &Parallelism, rank: usize) -> bagualu_model::Parameters {
