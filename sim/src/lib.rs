@@ -12,6 +12,7 @@ pub mod controlled;
 pub mod executor;
 pub mod job;
 pub mod load;
+pub mod load_summary;
 pub mod log;
 mod order;
 pub mod policy;

@@ -2,6 +2,7 @@
 
 use bagualu_sim::checker::Moment;
 use bagualu_sim::controlled::{Controlled, Counts, fingerprint, outcomes, refused_iterations};
+use bagualu_sim::load_summary::LoadSummary;
 use bagualu_sim::policy::Static;
 use bagualu_sim::replay::{DeviceId, Outcome, excess_iterations, first_excess, tightest};
 use serde::Serialize;
@@ -42,6 +43,25 @@ struct Trace {
     /// Thousandths of the balanced rows.
     largest_load_permille: u64,
     iterations_above_1200_permille: usize,
+    load: LoadPermille,
+}
+
+/// In thousandths of the balanced rows.
+#[derive(Serialize)]
+struct LoadPermille {
+    average: u64,
+    worst: u64,
+    in_flight_worst: u64,
+}
+
+impl From<LoadSummary> for LoadPermille {
+    fn from(load: LoadSummary) -> Self {
+        Self {
+            average: load.average_permille,
+            worst: load.worst_permille,
+            in_flight_worst: load.in_flight_permille,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -148,6 +168,7 @@ pub fn report(answer: &Answer<'_>) -> Report {
             iterations: answer.iterations,
             largest_load_permille: loads.iter().copied().max().unwrap_or(0),
             iterations_above_1200_permille: loads.iter().filter(|&&load| load > 1_200).count(),
+            load: LoadSummary::new(job, answer.source.load(), answer.iterations).into(),
         },
         controller: controller(answer),
         statics: answer

@@ -1,6 +1,9 @@
 //! The answer for people.
 
+use std::fmt::Write;
+
 use bagualu_sim::controlled::{outcomes, refused_iterations};
+use bagualu_sim::load_summary::LoadSummary;
 use bagualu_sim::replay::{Outcome, excess_iterations, first_excess, tightest};
 
 use super::Answer;
@@ -26,6 +29,14 @@ pub fn describe(answer: &Answer<'_>) -> String {
         job.model().device.name,
         shape.micro_batches(),
     );
+    let load = LoadSummary::new(job, answer.source.load(), answer.iterations);
+    let _ = writeln!(
+        text,
+        "load of a gate's fullest rank: {} on average, {} at most; of all layers in flight on a device: {} at most\n",
+        decimal(load.average_permille),
+        decimal(load.worst_permille),
+        decimal(load.in_flight_permille),
+    );
     text += &policies(answer);
     text += &decisions(answer);
     for (policy, outcomes) in &answer.statics {
@@ -33,6 +44,11 @@ pub fn describe(answer: &Answer<'_>) -> String {
     }
     text += &out_of_memory(answer, "bagualu", &outcomes(&answer.controlled));
     text
+}
+
+/// Thousandths as a decimal number.
+fn decimal(permille: u64) -> String {
+    format!("{}.{:03}", permille / 1_000, permille % 1_000)
 }
 
 fn policies(answer: &Answer<'_>) -> String {
