@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use bagualu_model::read::{FORMATS, Format, ReadError, read};
 use bagualu_model::script::{FLAGS, Given, Launch, from_flags, to_flags};
@@ -37,7 +38,7 @@ pub struct Input {
     #[arg(long, value_name = "NAME|FILE", default_value = "dcu-64g", value_parser = Names(|| Device::names().collect()))]
     device: String,
     /// Devices in all, if the launcher does not say or to plan for another number
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", overrides_with = "gpus")]
     gpus: Option<u64>,
     /// Memory of the device, GiB, instead of the preset's
     #[arg(long, value_name = "GIB")]
@@ -56,6 +57,9 @@ pub struct Input {
     variables: Vec<String>,
     #[command(flatten)]
     flags: MegatronFlags,
+    /// What the script says, once it is read: standard input can be read only once.
+    #[arg(skip)]
+    content: OnceLock<Vec<u8>>,
 }
 
 /// A model, and what was said about it on the way.
@@ -78,18 +82,30 @@ pub struct Loaded {
 impl Input {
     /// Reads everything and builds the model.
     pub fn load(&self) -> Result<Loaded, Error> {
-        self.check_script_options()?;
         let device = self.device()?;
-        let (launch, source) = match (&self.script, &self.model) {
-            (Some(path), _) => (self.script(path)?, path.display().to_string()),
-            (None, Some(name)) => (self.preset(name)?, name.clone()),
-            (None, None) => (self.direct()?, "flags".to_owned()),
-        };
+        let (launch, source) = self.launch()?;
         let Launch { config, parallelism, settings, ignored, replaced, warnings, .. } = launch;
         let refused = |error: ModelError| Error::bad_input(&source, error.to_string(), "");
         let model = Model::new(&config, &parallelism, &device).map_err(refused)?;
         settings.check(&config, &parallelism).map_err(refused)?;
         Ok(Loaded { model, source, settings, ignored, replaced, warnings })
+    }
+
+    /// What is launched, and where it comes from.
+    pub fn launch(&self) -> Result<(Launch, String), Error> {
+        self.check_script_options()?;
+        Ok(match (&self.script, &self.model) {
+            (Some(path), _) => (self.script(path)?, path.display().to_string()),
+            (None, Some(name)) => (self.preset(name)?, name.clone()),
+            (None, None) => (self.direct()?, "flags".to_owned()),
+        })
+    }
+
+    /// The same with more of Megatron's flags behind the others, on so many devices.
+    pub fn with(&self, flags: &[String], gpus: u64) -> Self {
+        let mut input = Self { gpus: Some(gpus), ..self.clone() };
+        input.flags.0.extend_from_slice(flags);
+        input
     }
 
     /// The same options for another model: a preset, or the launch script or config at a path.
@@ -144,7 +160,13 @@ impl Input {
     }
 
     fn script(&self, path: &Path) -> Result<Launch, Error> {
-        let text = contents(path)?;
+        let text = match self.content.get() {
+            Some(text) => text,
+            None => {
+                let text = contents(path)?;
+                self.content.get_or_init(|| text)
+            }
+        };
         let variable = |text: &String| match text.split_once('=') {
             Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
             _ => Err(Error::bad_input("--env", format!("{text:?} has no ="), "give NAME=VALUE")),
@@ -156,7 +178,7 @@ impl Input {
             gpus: self.gpus,
         };
         let format = self.format.as_deref().and_then(Format::named);
-        read(&text, format, &given).map_err(|error| refused(&path.display().to_string(), &error))
+        read(text, format, &given).map_err(|error| refused(&path.display().to_string(), &error))
     }
 
     /// A preset with the user's flags over it; the micro-batches of a rank stay unless the batch is given.
@@ -245,6 +267,8 @@ impl clap::Args for MegatronFlags {
                 .help(flag.help)
                 .help_heading("Megatron's flags, over those of the script or preset")
                 .hide_short_help(true);
+            // Of a repeated flag the last counts, as in Megatron.
+            let arg = arg.overrides_with(flag.name);
             match flag.value {
                 Some(value) => arg.value_name(value).allow_hyphen_values(true),
                 None => arg.action(ArgAction::SetTrue),

@@ -8,11 +8,11 @@ use serde::Serialize;
 use super::load::LoadFactor;
 use super::rank::{LoadPlan, RankPlan};
 use super::report::{self, Report};
-use super::{Plan, Verdict};
+use super::{Plan, Verdict, worst};
 use crate::Error;
 use crate::input::{Input, Loaded};
 
-mod settings;
+pub(super) mod settings;
 mod table;
 
 use settings::{Setting, settings};
@@ -138,14 +138,14 @@ impl<'a> Diff<'a> {
             for (one, other) in a.ranks.iter().zip(&b.ranks) {
                 list.ranks(Place::Rank { rank: one.rank }, one, other, &loads);
             }
-        } else if let (Some(one), Some(other)) = (worst(a), worst(b)) {
+        } else if let (Some(one), Some(other)) = (worst(&a.ranks), worst(&b.ranks)) {
             worst_ranks = Some(WorstRanks { a: one.rank, b: other.rank });
             list.ranks(Place::WorstRanks, one, other, &loads);
         }
         Ok(Self {
             version: VERSION,
-            a: report::report(a)?,
-            b: report::report(b)?,
+            a: report::report(a, None)?,
+            b: report::report(b, None)?,
             settings: settings(a, b),
             worst_ranks,
             differences: list.0,
@@ -183,21 +183,6 @@ const COMPUTE: Quantity = Quantity::new("compute_ns", "compute time", Unit::Ns);
 
 fn at(rank: &RankPlan, load: LoadFactor) -> Option<&LoadPlan> {
     rank.loads.iter().find(|plan| plan.load == load)
-}
-
-/// The rank that comes closest to its device's memory: an infeasible one before any other.
-fn worst(plan: &Plan) -> Option<&RankPlan> {
-    let left = |rank: &RankPlan| {
-        let left = |load: &LoadPlan| match &load.outcome {
-            Ok(carried) => i128::from(rank.device_bytes) - i128::from(carried.peak_bytes),
-            Err(shortage) => i128::from(shortage.available) - i128::from(shortage.needed),
-        };
-        match &rank.provision {
-            Ok(_) => (rank.verdict() != Verdict::Infeasible, rank.loads.iter().map(left).min()),
-            Err(shortage) => (false, Some(i128::from(shortage.available) - i128::from(shortage.needed))),
-        }
-    };
-    plan.ranks.iter().min_by_key(|rank| left(rank))
 }
 
 /// Of a rank, whatever the load.

@@ -1,11 +1,13 @@
 //! `bagualu plan`: what a training run holds on every pipeline rank, and what is done about it.
 
 use bagualu_model::Model;
+use bagualu_model::settings::ActivationSettings;
 
 use crate::input::{Input, Loaded, largest_load};
 use crate::progress::Progress;
 use crate::{Error, output};
 
+mod advise;
 mod configured;
 mod diff;
 pub(crate) mod iteration;
@@ -14,8 +16,9 @@ pub(crate) mod rank;
 mod report;
 mod table;
 
+use advise::Advice;
 use load::LoadFactor;
-use rank::{RankPlan, Shortage};
+use rank::{LoadPlan, RankPlan, Shortage};
 
 /// Plan a training run: memory of every pipeline rank at several expert loads, and the strategies chosen.
 ///
@@ -26,6 +29,7 @@ use rank::{RankPlan, Shortage};
 ///   bagualu plan --model glm-423b-a30b
 ///   bagualu plan examples/qwen3-30b-a3b.sh --device h100-80g --load 1,2
 ///   bagualu plan examples/qwen3-30b-a3b.sh --device examples/devices/my-cluster.toml --micro-batch-size 2 --json
+///   bagualu plan examples/qwen3-30b-a3b.sh --device h100-80g --micro-batch-size 4 --load 1 --advise
 ///   bagualu plan --diff glm-423b-a30b glm-629b-a30b --load 1,2.6
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
@@ -39,6 +43,9 @@ pub struct Args {
     /// they change; the other options apply to both
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["script", "model"])]
     diff: Option<Vec<String>>,
+    /// Look for the smallest changes of Megatron's flags with which it fits, each planned as a whole
+    #[arg(long, conflicts_with = "diff")]
+    advise: bool,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -72,14 +79,10 @@ pub(crate) enum Verdict {
 impl Plan {
     /// Plans a model at the loads that are given, or else at the usual ones.
     fn new(loaded: Loaded, loads: Option<&[LoadFactor]>) -> Result<Self, Error> {
-        let loads = match loads {
-            Some(given) => possible(given, &loaded.model)?,
-            None => &USUAL,
-        };
         let (model, settings) = (&loaded.model, &loaded.settings);
+        let loads = loads_for(loads, model)?;
         let progress = Progress::new("plan", model.stages.len() as u64, "pipeline ranks");
-        let rank = |stage| RankPlan::new(model, stage, settings, loads).inspect(|_| progress.step());
-        match model.stages.iter().map(rank).collect() {
+        match ranks(model, settings, loads, || progress.step()) {
             Ok(ranks) => Ok(Self { loaded, ranks }),
             Err(problem) => Err(Error::bad_input(&loaded.source, problem, "")),
         }
@@ -97,7 +100,14 @@ pub fn run(args: Args) -> Result<(), Error> {
         return compare(&args, a, b);
     }
     let plan = Plan::new(args.input.load()?, args.loads.as_deref())?;
-    let text = if args.json { output::json(&report::report(&plan)?)? } else { table::describe(&plan)? };
+    let advice = match args.advise {
+        true => Some(Advice::new(&args.input, &plan, args.loads.as_deref())?),
+        false => None,
+    };
+    let text = match args.json {
+        true => output::json(&report::report(&plan, advice.as_ref())?)?,
+        false => table::describe(&plan)? + &advice.as_ref().map(advise::describe).unwrap_or_default(),
+    };
     output::print(&text)?;
     match plan.shortage() {
         None => Ok(()),
@@ -116,9 +126,40 @@ fn compare(args: &Args, a: &str, b: &str) -> Result<(), Error> {
     output::print(&if args.json { output::json(&diff)? } else { diff::describe(&diff, &a, &b) })
 }
 
+/// Plans every pipeline rank, and tells of each.
+fn ranks(
+    model: &Model,
+    settings: &ActivationSettings,
+    loads: &[LoadFactor],
+    step: impl Fn(),
+) -> Result<Vec<RankPlan>, String> {
+    let rank = |stage| RankPlan::new(model, stage, settings, loads).inspect(|_| step());
+    model.stages.iter().map(rank).collect()
+}
+
+/// The rank that comes closest to its device's memory: an infeasible one before any other.
+fn worst(ranks: &[RankPlan]) -> Option<&RankPlan> {
+    let left = |rank: &RankPlan| {
+        let left = |load: &LoadPlan| match &load.outcome {
+            Ok(carried) => i128::from(rank.device_bytes) - i128::from(carried.peak_bytes),
+            Err(shortage) => i128::from(shortage.available) - i128::from(shortage.needed),
+        };
+        match &rank.provision {
+            Ok(_) => (rank.verdict() != Verdict::Infeasible, rank.loads.iter().map(left).min()),
+            Err(shortage) => (false, Some(i128::from(shortage.available) - i128::from(shortage.needed))),
+        }
+    };
+    ranks.iter().min_by_key(|rank| left(rank))
+}
+
 /// Loads where none are given: balanced, the paper's ordinary spread, its largest spike. A group that cannot be
 /// so uneven gets its most.
 const USUAL: [LoadFactor; 3] = [LoadFactor(1_000), LoadFactor(1_200), LoadFactor(2_600)];
+
+/// The loads that are given, or else the usual ones.
+fn loads_for<'l>(loads: Option<&'l [LoadFactor]>, model: &Model) -> Result<&'l [LoadFactor], Error> {
+    loads.map_or(Ok(&USUAL), |given| possible(given, model))
+}
 
 /// The loads that were given, if they are possible.
 pub(crate) fn possible<'l>(given: &'l [LoadFactor], model: &Model) -> Result<&'l [LoadFactor], Error> {

@@ -3,6 +3,7 @@
 use bagualu_core::layer::Strategy;
 use serde::Serialize;
 
+use super::advise::Advice;
 use super::iteration::Carried;
 use super::rank::{LoadPlan, RankPlan, Shortage};
 use super::{Plan, Verdict};
@@ -22,6 +23,7 @@ pub struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     infeasible: Option<Infeasible>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<&'a Advice>,
     configured: Option<String>,
     replaced_flags: &'a [String],
     ignored_flags: &'a [String],
@@ -98,8 +100,8 @@ struct Thresholds {
     capacity_bytes: u64,
 }
 
-#[derive(Serialize)]
-struct Infeasible {
+#[derive(Clone, Serialize)]
+pub(super) struct Infeasible {
     part: &'static str,
     needed_bytes: u64,
     available_bytes: u64,
@@ -153,7 +155,7 @@ struct Chosen<'a> {
 }
 
 /// The answer as JSON.
-pub fn report(plan: &Plan) -> Result<Report<'_>, Error> {
+pub fn report<'a>(plan: &'a Plan, advice: Option<&'a Advice>) -> Result<Report<'a>, Error> {
     let loaded = &plan.loaded;
     let model = &loaded.model;
     let (config, parallelism, device) = (&model.config, &model.parallelism, &model.device);
@@ -193,6 +195,7 @@ pub fn report(plan: &Plan) -> Result<Report<'_>, Error> {
         },
         ranks: plan.ranks.iter().map(|rank| rank_report(plan, rank)).collect(),
         infeasible: plan.shortage().map(|(_, shortage)| shortage.into()),
+        advice,
         configured: (!loaded.settings.keeps_all()).then(|| loaded.settings.to_string()),
         replaced_flags: &loaded.replaced,
         ignored_flags: &loaded.ignored,
@@ -265,6 +268,18 @@ fn carried_report<'a>(plan: &'a Plan, carried: &Carried) -> Outcome<'a> {
         whole_moe_layers: carried.whole_moe,
         split_layers: carried.split,
         strategies: carried.strategies.iter().map(chosen).collect(),
+    }
+}
+
+impl Infeasible {
+    /// The first part that does not fit.
+    pub fn part(&self) -> &'static str {
+        self.part
+    }
+
+    /// Bytes that are lacking.
+    pub fn missing_bytes(&self) -> u64 {
+        self.needed_bytes.saturating_sub(self.available_bytes)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use bagualu_model::script::to_flags;
 use bagualu_model::settings::{ActivationSettings, Method, Offload, Recompute};
+use bagualu_model::{ModelConfig, Parallelism};
 use serde::Serialize;
 
 use crate::plan::Plan;
@@ -41,9 +42,19 @@ pub fn settings(a: &Plan, b: &Plan) -> Vec<Setting> {
 /// The settings of a run by flag: Megatron's, and the number of devices.
 fn flags(plan: &Plan) -> Flags {
     let model = &plan.loaded.model;
-    let gpus = ("--gpus".to_owned(), Given::Value(model.parallelism.gpus.to_string()));
+    let mut flags = distribution_flags(&model.config, &model.parallelism);
+    flags.append(&mut activation_flags(&plan.loaded.settings));
+    flags
+}
+
+/// Flags with what is given for them.
+pub type Flags = Vec<(String, Given)>;
+
+/// Those of shape and distribution.
+pub fn distribution_flags(config: &ModelConfig, parallelism: &Parallelism) -> Flags {
+    let gpus = ("--gpus".to_owned(), Given::Value(parallelism.gpus.to_string()));
     let mut flags = vec![gpus];
-    let words = to_flags(&model.config, &model.parallelism);
+    let words = to_flags(config, parallelism);
     let mut words = words.into_iter().peekable();
     while let Some(flag) = words.next() {
         let given = match words.next_if(|word| !word.starts_with("--")) {
@@ -52,11 +63,8 @@ fn flags(plan: &Plan) -> Flags {
         };
         flags.push((flag, given));
     }
-    flags.append(&mut activation_flags(&plan.loaded.settings));
     flags
 }
-
-type Flags = Vec<(String, Given)>;
 
 /// Megatron's own settings of activation memory, those at its defaults left out.
 fn activation_flags(settings: &ActivationSettings) -> Flags {

@@ -1,0 +1,215 @@
+//! `bagualu plan --advise`: what is advised fits, as `bagualu plan` itself finds with the advised flags.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bagualu"));
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    command.arg("plan").args(arguments).current_dir(examples);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the command runs")
+}
+
+/// The answer, whatever the verdict.
+fn plan(arguments: &[&str]) -> Value {
+    let output = run(&[arguments, &["--json"]].concat());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{arguments:?}: {message}");
+    serde_json::from_slice(&output.stdout).expect("one JSON document")
+}
+
+fn advice(arguments: &[&str]) -> Value {
+    plan(&[arguments, &["--advise"]].concat())["advice"].take()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().expect("a list")
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn flags(candidate: &Value) -> Vec<&str> {
+    list(&candidate["flags"]).iter().map(|flag| flag.as_str().expect("a flag")).collect()
+}
+
+/// Plans the run with each candidate's flags, which must say what was advised; and candidates are in order.
+fn round_trip(arguments: &[&str], advice: &Value) {
+    let order = |c: &Value| {
+        let numbers = ["gpus", "changes", "iteration_ns"].map(|field| number(&c[field]));
+        (c["verdict"].as_str().map(str::to_owned), numbers)
+    };
+    assert!(list(&advice["candidates"]).iter().map(order).is_sorted());
+    for candidate in list(&advice["candidates"]) {
+        let again = plan(&[arguments, &flags(candidate)].concat());
+        let ranks = list(&again["ranks"]);
+        let order = ["fits", "needs_strategies", "infeasible"];
+        let of = |rank: &Value| order.iter().position(|verdict| rank["verdict"] == *verdict);
+        let worst = ranks.iter().map(of).max().flatten().expect("a verdict");
+        assert_eq!(candidate["verdict"], order[worst], "{candidate}");
+        assert_eq!(candidate["gpus"], again["parallelism"]["gpus"]);
+        let rank = &ranks[number(&candidate["rank"]) as usize];
+        let parts = rank["static_bytes"].as_object().expect("parts");
+        assert_eq!(number(&candidate["static_bytes"]), parts.values().map(number).sum::<u64>());
+        assert_eq!(candidate["floor_bytes"], rank["floor_bytes"]);
+        assert_eq!(candidate["device_bytes"], rank["device_bytes"]);
+        let peaks = list(&rank["loads"]).iter().map(|load| number(&load["peak_bytes"]));
+        assert_eq!(Some(number(&candidate["peak_bytes"])), peaks.max());
+        assert!(number(&candidate["peak_bytes"]) <= number(&candidate["device_bytes"]));
+    }
+}
+
+/// The global batch, and so what is trained, is that of the run as given.
+fn same_batch(arguments: &[&str], advice: &Value) {
+    let sequences = |plan: &Value| {
+        let parallelism = &plan["parallelism"];
+        ["data", "micro_batch_size", "micro_batches"]
+            .map(|field| number(&parallelism[field]))
+            .iter()
+            .product::<u64>()
+    };
+    let given = sequences(&plan(arguments));
+    for candidate in list(&advice["candidates"]) {
+        assert_eq!(sequences(&plan(&[arguments, &flags(candidate)].concat())), given, "{candidate}");
+    }
+}
+
+/// A dense model of 6.7 billion parameters on 8 devices of 80 GB.
+const DENSE: [&str; 21] = [
+    "--device",
+    "h100-80g",
+    "--gpus",
+    "8",
+    "--load",
+    "1",
+    "--num-layers",
+    "32",
+    "--hidden-size",
+    "4096",
+    "--num-attention-heads",
+    "32",
+    "--seq-length",
+    "4096",
+    "--vocab-size",
+    "32000",
+    "--global-batch-size",
+    "64",
+    "--bf16",
+    "--micro-batch-size",
+    "1",
+];
+
+#[test]
+fn a_run_that_fits_needs_nothing() {
+    let arguments = ["--model", "glm-423b-a30b", "--load", "1", "--advise"];
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Advice: nothing to change"));
+    let advice = advice(&arguments[..4]);
+    assert_eq!((&advice["given"]["verdict"], list(&advice["candidates"]).len()), (&"fits".into(), 0));
+}
+
+#[test]
+fn state_that_does_not_fit_is_divided() {
+    // Without the distributed optimizer each rank keeps 18 bytes a parameter.
+    let advice = advice(&DENSE);
+    assert_eq!(advice["given"]["infeasible"]["part"], "optimizer");
+    let candidates: Vec<_> = list(&advice["candidates"]).iter().map(flags).collect();
+    assert!(candidates.contains(&vec!["--use-distributed-optimizer"]), "{candidates:?}");
+    let pipeline = |flags: &&Vec<&str>| flags.starts_with(&["--pipeline-model-parallel-size", "2"]);
+    assert!(candidates.iter().any(|flags| pipeline(&flags)), "{candidates:?}");
+    // No activation setting helps here.
+    assert!(!candidates.iter().flatten().any(|flag| *flag == "--micro-batch-size"), "{candidates:?}");
+    assert!(list(&advice["candidates"]).iter().all(|candidate| candidate["changes"] == 1));
+    round_trip(&DENSE, &advice);
+    same_batch(&DENSE, &advice);
+}
+
+#[test]
+fn activations_that_do_not_fit_take_smaller_micro_batches_or_more_tensor_parallel() {
+    let arguments =
+        [&DENSE[..], &["--use-distributed-optimizer", "--micro-batch-size", "8", "--memory", "60"]].concat();
+    let advice = advice(&arguments);
+    let part = advice["given"]["infeasible"]["part"].as_str().expect("a part");
+    assert!(["floor", "work"].contains(&part), "{part}");
+    let candidates: Vec<_> = list(&advice["candidates"]).iter().map(flags).collect();
+    assert!(candidates.iter().any(|flags| flags[0] == "--micro-batch-size"), "{candidates:?}");
+    assert!(candidates.iter().any(|flags| flags[0] == "--tensor-model-parallel-size"), "{candidates:?}");
+    round_trip(&arguments, &advice);
+    same_batch(&arguments, &advice);
+}
+
+#[test]
+fn strategies_may_be_enough() {
+    let arguments = ["qwen3-30b-a3b.sh", "--device", "h100-80g", "--micro-batch-size", "4", "--load", "1"];
+    let advice = advice(&arguments);
+    assert_eq!(advice["strategies_are_enough"], true);
+    assert!(number(&advice["given"]["added_ns"]) > 0);
+    assert!(!list(&advice["candidates"]).is_empty());
+    assert!(list(&advice["candidates"]).iter().all(|candidate| candidate["verdict"] == "fits"));
+    round_trip(&arguments, &advice);
+    let output = run(&[&arguments[..], &["--advise"]].concat());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("own strategies are enough"));
+}
+
+#[test]
+fn two_settings_where_one_is_not_enough() {
+    // The script gives virtual stages by their layers, the preset by their number.
+    for input in [&["glm-423b.sh"][..], &["--model", "glm-423b-a30b"]] {
+        let arguments = [input, &["--load", "1", "--memory", "20"]].concat();
+        let advice = advice(&arguments);
+        assert_eq!(advice["changes_tried"], 2);
+        let candidates = list(&advice["candidates"]);
+        assert!(candidates.iter().any(|candidate| candidate["changes"] == 2 && candidate["gpus"] == 512));
+        // The same devices come before more.
+        let gpus: Vec<_> =
+            candidates.iter().filter(|c| c["verdict"] != "fits").map(|c| number(&c["gpus"])).collect();
+        assert!(gpus.is_sorted(), "{gpus:?}");
+        round_trip(&arguments, &advice);
+        same_batch(&arguments, &advice);
+    }
+}
+
+#[test]
+fn the_memory_that_would_do_is_the_least() {
+    let arguments = ["--model", "glm-423b-a30b", "--load", "1", "--memory", "20"];
+    let gib = number(&advice(&arguments)["memory_gib"]);
+    let status = |gib: u64| run(&[&arguments[..5], &[&gib.to_string()]].concat()).status.code();
+    assert_eq!((status(gib - 1), status(gib)), (Some(3), Some(0)));
+}
+
+#[test]
+fn where_nothing_is_found_it_is_said() {
+    let arguments = ["--model", "glm-423b-a30b", "--load", "1", "--memory", "5", "--advise"];
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(3));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("Advice: nothing found makes it fit") && text.contains("too few"), "{text}");
+    let advice = advice(&arguments[..6]);
+    assert_eq!(list(&advice["candidates"]).len(), 0);
+    assert_eq!(advice["closest"]["verdict"], "infeasible");
+}
+
+#[test]
+fn a_script_on_standard_input_is_advised_on_like_a_file() {
+    let arguments = ["--load", "1", "--memory", "20", "--advise", "--json"];
+    let script = include_bytes!("../../examples/glm-423b.sh");
+    let mut child = command(&[&["-"], &arguments[..]].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command runs");
+    child.stdin.take().expect("a pipe").write_all(script).expect("the script is read");
+    let output = child.wait_with_output().expect("an answer");
+    let piped: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(piped["advice"], advice(&["glm-423b.sh", "--load", "1", "--memory", "20"]));
+}
