@@ -117,7 +117,8 @@ fn flags_are_megatron_s_and_override() {
     assert_eq!(double["parallelism"]["balanced_rows"], 65_536);
     assert_eq!(base["parallelism"]["balanced_rows"], 32_768);
     // Of a repeated flag the last counts, as in Megatron.
-    let last = json(&["qwen3-30b-a3b.sh", "--load", "1", "--micro-batch-size", "4", "--micro-batch-size", "2"], 0);
+    let last =
+        json(&["qwen3-30b-a3b.sh", "--load", "1", "--micro-batch-size", "4", "--micro-batch-size", "2"], 0);
     assert_eq!(last["parallelism"], double["parallelism"]);
     assert_eq!(base["replaced_flags"][0], "--recompute-granularity");
     let preset = json(&["--model", "qwen3-30b-a3b", "--load", "1", "--seq-length", "2048"], 0);
