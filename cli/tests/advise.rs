@@ -134,6 +134,23 @@ fn state_that_does_not_fit_is_divided() {
 }
 
 #[test]
+fn optimizer_state_that_does_not_fit_is_narrowed_or_leaves_the_device() {
+    let arguments = [&DENSE[..], &["--gpus", "2", "--memory", "76", "--use-distributed-optimizer"]].concat();
+    let advice = advice(&arguments);
+    assert_eq!(advice["given"]["infeasible"]["part"], "optimizer");
+    let candidates: Vec<_> = list(&advice["candidates"]).iter().map(flags).collect();
+    let with = |flag: &str| candidates.iter().find(|flags| flags.contains(&flag));
+    assert!(
+        with("--optimizer-cpu-offload")
+            .is_some_and(|flags| flags.contains(&"--use-precision-aware-optimizer"))
+    );
+    assert!(with("--exp-avg-dtype").is_some_and(|flags| !flags.contains(&"--main-params-dtype")));
+    assert!(with("--grad-reduce-in-bf16").is_some());
+    round_trip(&arguments, &advice);
+    same_batch(&arguments, &advice);
+}
+
+#[test]
 fn activations_that_do_not_fit_take_smaller_micro_batches_or_more_tensor_parallel() {
     let arguments =
         [&DENSE[..], &["--use-distributed-optimizer", "--micro-batch-size", "8", "--memory", "60"]].concat();
@@ -164,7 +181,7 @@ fn strategies_may_be_enough() {
 fn two_settings_where_one_is_not_enough() {
     // The script gives virtual stages by their layers, the preset by their number.
     for input in [&["glm-423b.sh"][..], &["--model", "glm-423b-a30b"]] {
-        let arguments = [input, &["--load", "1", "--memory", "20"]].concat();
+        let arguments = [input, &["--load", "1", "--memory", "20", "--host", "0"]].concat();
         let advice = advice(&arguments);
         assert_eq!(advice["changes_tried"], 2);
         let candidates = list(&advice["candidates"]);

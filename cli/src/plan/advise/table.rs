@@ -71,7 +71,10 @@ fn candidates(shown: &[&Candidate]) -> String {
             format!("{}.{} %", candidate.iteration_permille / 10, candidate.iteration_permille % 10),
             verdict(candidate),
         ]);
-        let notes: String = candidate.notes.iter().map(|note| format!(" ({note})")).collect();
+        let notes = match candidate.notes.as_slice() {
+            [] => String::new(),
+            notes => format!(" ({})", notes.join("; ")),
+        };
         flags += &wrapped(&format!(" {number:<2}  {}{notes}", candidate.flags.join(" ")), "    ");
     }
     format!("\n{flags}\n{rows}\n")
