@@ -3,8 +3,19 @@
 
 use bagualu_benches::selection::Stage;
 use bagualu_core::mitigate::{Config, Exact, ExactStorage, PaperGreedy, RatioGreedy};
-use bagualu_model::MODELS;
 
+/// The models of the table.
+const MODELS: [&str; 9] = [
+    "glm-188b-a20b",
+    "glm-319b-a30b",
+    "glm-423b-a30b",
+    "glm-629b-a30b",
+    "glm-783b-a35b",
+    "glm-835b-a30b",
+    "glm-1041b-a35b",
+    "mixtral-8x7b",
+    "qwen3-30b-a3b",
+];
 const LOADS: [u32; 5] = [1_000, 1_200, 1_600, 2_000, 2_600];
 const LIMITS: [u64; 5] = [100, 300, 500, 700, 900];
 

@@ -1,14 +1,15 @@
 //! Fuzz targets: each takes any bytes and panics if an invariant is broken.
 //!
 //! The bytes are a program for a generator of valid instances ([`Input`]), so that the search moves
-//! through instances and not through syntax; only [`solver_json`] and the readers of scripts and devices eat raw bytes. The
-//! binaries in `targets/` hand them to libFuzzer, `tests/corpus.rs` replays `corpus/`.
+//! through instances and not through syntax; only [`solver_json`] and the readers of files eat raw bytes. The binaries
+//! in `targets/` hand them to libFuzzer, `tests/corpus.rs` replays `corpus/`.
 
 mod budget;
 mod device;
 mod input;
 mod interleave;
 mod mitigate;
+mod readers;
 mod script;
 mod solver_json;
 
@@ -17,5 +18,6 @@ pub use device::device;
 pub use input::Input;
 pub use interleave::interleave;
 pub use mitigate::mitigate;
+pub use readers::{flag_list, hf_config, yaml};
 pub use script::script;
 pub use solver_json::solver_json;

@@ -10,14 +10,15 @@ const MOST_LAYERS: u32 = 256;
 
 /// The target.
 pub fn script(data: &[u8]) {
-    let launch = match parse(data) {
-        Ok(launch) => launch,
-        Err(error) => {
-            assert!(!error.to_string().is_empty());
-            return;
-        }
-    };
-    let Launch { config, parallelism, .. } = &launch;
+    match parse(data) {
+        Ok(launch) => check(&launch),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// What holds for every launch.
+pub(crate) fn check(launch: &Launch) {
+    let Launch { config, parallelism, .. } = launch;
     if config.layers > MOST_LAYERS || parallelism.pp > MOST_LAYERS {
         return;
     }

@@ -47,3 +47,18 @@ fn script() {
 fn solver_json() {
     replay("solver_json", bagualu_fuzz::solver_json);
 }
+
+#[test]
+fn flag_list() {
+    replay("flag_list", bagualu_fuzz::flag_list);
+}
+
+#[test]
+fn hf_config() {
+    replay("hf_config", bagualu_fuzz::hf_config);
+}
+
+#[test]
+fn yaml() {
+    replay("yaml", bagualu_fuzz::yaml);
+}

@@ -2,10 +2,14 @@
 //! ms-swift, verl, and its own YAML files. One table says which field is which flag; a field that is not in
 //! it is the flag of the same name.
 
+mod table;
+
 use std::collections::BTreeMap;
 
 use crate::Preset;
 use crate::script::{ScriptError, config_flags};
+use table::Means::{self, Differs, Flag, Harmless, Not};
+use table::{ADAPTERS, OTHER_SECTIONS, OUTER_FIELDS, OUTER_SECTIONS, means};
 
 /// A setting: where it stands and what it is set to.
 #[derive(Clone, PartialEq, Debug)]
@@ -40,132 +44,6 @@ pub(crate) struct Settings {
     /// The setting that each flag comes from.
     origins: BTreeMap<String, String>,
 }
-
-/// What a field means.
-#[derive(Clone, Copy)]
-enum Means {
-    /// This flag, with its value or as a switch.
-    Flag(&'static str),
-    /// This switch where it is false.
-    Not(&'static str),
-    /// Groups of keys and values: a switch and a number in Megatron.
-    KvGroups,
-    /// The name of an activation.
-    Activation,
-    /// The name of a normalisation.
-    Norm,
-    /// The name of a precision or of a recipe of mixed precision.
-    Precision,
-    /// A Hugging Face id or the folder of a model.
-    Model,
-    /// Devices of a node.
-    DevicesPerNode,
-    Nodes,
-    /// A part of the sequence; parts are added up.
-    SequencePart,
-    /// Prompts of a batch, each sampled several times.
-    Prompts,
-    Samples,
-    /// Memory differs from what is modelled, unless it is off or full.
-    Differs(&'static str),
-    /// Without effect on memory.
-    Harmless,
-}
-
-use Means::{Differs, Flag, Harmless, Not};
-
-#[rustfmt::skip]
-const FIELDS: &[(&str, Means)] = &[
-    // Megatron's TransformerConfig and ModelParallelConfig where their names are not those of its flags.
-    ("num_moe_experts", Flag("--num-experts")),
-    ("num_query_groups", Means::KvGroups),
-    ("gated_linear_unit", Flag("--swiglu")),
-    ("activation_func", Means::Activation),
-    ("add_bias_linear", Not("--disable-bias-linear")),
-    ("share_embeddings_and_output_weights", Not("--untie-embeddings-and-output-weights")),
-    ("bias_activation_fusion", Not("--no-bias-swiglu-fusion")),
-    ("apply_rope_fusion", Not("--no-rope-fusion")),
-    ("virtual_pipeline_model_parallel_size", Flag("--num-virtual-stages-per-pipeline-rank")),
-    ("microbatch_group_size_per_vp_stage", Flag("--microbatch-group-size-per-virtual-pipeline-stage")),
-    ("num_layers_in_first_pipeline_stage", Flag("--decoder-first-pipeline-num-layers")),
-    ("num_layers_in_last_pipeline_stage", Flag("--decoder-last-pipeline-num-layers")),
-    ("fp8", Flag("--fp8-format")),
-    ("fp8_param", Flag("--fp8-param-gather")),
-    ("grad_reduce_in_fp32", Not("--grad-reduce-in-bf16")),
-    ("params_dtype", Means::Precision),
-    ("pipeline_dtype", Harmless), ("autocast_dtype", Harmless), ("layernorm_epsilon", Harmless), ("init_method_std", Harmless),
-    ("barrier_with_L1_time", Harmless), ("deallocate_pipeline_outputs", Harmless), ("perform_initialization", Harmless),
-    ("normalization", Means::Norm), ("gradient_accumulation_fusion", Harmless), ("bias_dropout_fusion", Harmless),
-    ("apply_query_key_layer_scaling", Harmless), ("attention_softmax_in_fp32", Harmless), ("rotary_percent", Harmless),
-    // NeMo and Megatron-Bridge.
-    ("encoder_seq_length", Flag("--seq-length")),
-    ("sequence_length", Flag("--seq-length")),
-    ("activation", Means::Activation),
-    ("bias", Not("--disable-bias-linear")),
-    ("precision", Means::Precision),
-    ("mixed_precision", Means::Precision),
-    ("megatron_amp_O2", Harmless), ("devices", Means::DevicesPerNode), ("num_nodes", Means::Nodes), ("ffn_dropout", Harmless),
-    ("average_in_collective", Harmless), ("bucket_size", Harmless), ("name", Harmless),
-    ("activations_checkpoint_granularity", Flag("--recompute-granularity")),
-    ("activations_checkpoint_method", Flag("--recompute-method")),
-    ("activations_checkpoint_num_layers", Flag("--recompute-num-layers")),
-    ("should_pad_vocab", Harmless), ("transformer_engine", Harmless), ("mcore_gpt", Harmless),
-    // ms-swift.
-    ("model", Means::Model),
-    ("model_name_or_path", Means::Model),
-    ("hf_model_id", Means::Model),
-    ("hf_path", Means::Model),
-    ("pretrained_model_name_or_path", Means::Model),
-    ("max_length", Flag("--seq-length")),
-    ("torch_dtype", Means::Precision),
-    ("train_type", Differs("training of all parameters is modelled")),
-    ("tuner_type", Differs("training of all parameters is modelled")),
-    ("packing", Harmless), ("padding_free", Harmless), ("max_epochs", Harmless), ("cached_dataset", Harmless), ("num_train_epochs", Harmless),
-    ("output_dir", Harmless), ("system", Harmless), ("template", Harmless), ("loss_scale", Harmless), ("model_type", Harmless), ("use_hf", Harmless),
-    ("mcore_model", Harmless), ("add_version", Harmless), ("model_author", Harmless), ("model_name", Harmless), ("lazy_tokenize", Harmless),
-    // verl.
-    ("path", Means::Model),
-    ("n_gpus_per_node", Means::DevicesPerNode),
-    ("nnodes", Means::Nodes),
-    ("max_prompt_length", Means::SequencePart),
-    ("max_response_length", Means::SequencePart),
-    ("ppo_micro_batch_size_per_gpu", Flag("--micro-batch-size")),
-    ("ppo_mini_batch_size", Means::Prompts),
-    ("n", Means::Samples),
-    ("strategy", Harmless), ("use_kl_loss", Harmless), ("kl_loss_coef", Harmless), ("kl_loss_type", Harmless), ("entropy_coeff", Harmless),
-    ("ppo_epochs", Harmless), ("clip_ratio", Harmless), ("grad_clip", Harmless), ("use_dynamic_bsz", Differs("micro-batches of full sequences are modelled")),
-    ("param_offload", Differs("parameters are modelled on the device")), ("grad_offload", Differs("gradients are modelled on the device")),
-    ("optimizer_offload", Differs("optimizer state is modelled on the device")),
-];
-
-/// Sections whose settings describe something other than the trained model's memory.
-#[rustfmt::skip]
-const OTHER_SECTIONS: &[&str] = &[
-    "env_vars", "metrics", "exp_manager", "logger", "logging", "checkpoint", "tokenizer", "scheduler", "lr_scheduler", "profiling",
-    "profiler", "rng", "inference", "rollout", "ref", "critic", "reward_model", "reward", "teacher", "reference", "algorithm", "validation",
-    "wandb", "hydra", "callbacks", "resume", "slurm", "launcher", "straggler", "ft", "dist", "comm_overlap", "nsys_profile", "optim",
-    "ray_kwargs", "ray_init", "custom_reward_function", "global_profiler", "env", "defaults", "run", "inprocess_restart", "rerun_state_machine",
-    "test_type", "mode", "before_script", "after_script", "launcher_args",
-];
-
-/// Sections of the data and of the loop around training, of which a few fields are the run's.
-const OUTER_SECTIONS: [&str; 3] = ["data", "dataset", "trainer"];
-const OUTER_FIELDS: [&str; 11] = [
-    "seq_length",
-    "sequence_length",
-    "micro_batch_size",
-    "global_batch_size",
-    "max_prompt_length",
-    "max_response_length",
-    "devices",
-    "num_nodes",
-    "precision",
-    "n_gpus_per_node",
-    "nnodes",
-];
-
-/// Sections that change what is trained.
-const ADAPTERS: [&str; 2] = ["peft", "lora"];
 
 /// What ms-swift, Megatron-Bridge and verl take where a model is given by its Hugging Face id.
 const WITH_A_MODEL: [&str; 4] = ["--bf16", "--use-distributed-optimizer", "--micro-batch-size", "1"];
@@ -265,8 +143,8 @@ impl Reader {
             Value::Text(text) => text.clone(),
             Value::List(values) => values.join(","),
         };
-        let means = FIELDS.iter().find(|(name, _)| *name == field).map(|(_, means)| *means);
-        if matches!(means, Some(Means::Samples)) {
+        let means = means(field);
+        if matches!(means, Means::Samples) {
             // The samples of a prompt are a setting of the rollout, whose others are not the training's.
             self.samples = self.samples.or(text.parse().ok().filter(|_| setting.in_any(&["rollout"])));
             return;
@@ -298,35 +176,35 @@ impl Reader {
         }
     }
 
-    fn field(&mut self, setting: &Setting, means: Option<Means>, text: &str) {
+    fn field(&mut self, setting: &Setting, means: Means, text: &str) {
         let number = || text.trim().parse::<u64>().ok();
         let is = |word: &str| text.to_ascii_lowercase().contains(word);
         match means {
-            None => self.same_name(setting, text),
-            Some(Flag(flag)) => self.flag(setting, flag, text),
-            Some(Not(flag)) if is_false(text) => self.flag(setting, flag, "true"),
-            Some(Not(_)) => {}
-            Some(Means::KvGroups) => {
+            Means::SameName => self.same_name(setting, text),
+            Flag(flag) => self.flag(setting, flag, text),
+            Not(flag) if is_false(text) => self.flag(setting, flag, "true"),
+            Not(_) => {}
+            Means::KvGroups => {
                 self.flag(setting, "--group-query-attention", "true");
                 self.flag(setting, "--num-query-groups", text);
             }
-            Some(Means::Activation) if is("glu") => self.flag(setting, "--swiglu", "true"),
-            Some(Means::Activation) => {}
-            Some(Means::Norm) if is("rms") => self.flag(setting, "--normalization", "RMSNorm"),
-            Some(Means::Norm) if is("layernorm") => self.flag(setting, "--normalization", "LayerNorm"),
-            Some(Means::Norm) => self.flag(setting, "--normalization", text),
-            Some(Means::Precision) => self.precision(setting, &text.to_ascii_lowercase()),
-            Some(Means::Model) => self.model(setting, text),
-            Some(Means::DevicesPerNode) => self.per_node = number(),
-            Some(Means::Nodes) => self.nodes = Some(number()),
-            Some(Means::SequencePart) => {
+            Means::Activation if is("glu") => self.flag(setting, "--swiglu", "true"),
+            Means::Activation => {}
+            Means::Norm if is("rms") => self.flag(setting, "--normalization", "RMSNorm"),
+            Means::Norm if is("layernorm") => self.flag(setting, "--normalization", "LayerNorm"),
+            Means::Norm => self.flag(setting, "--normalization", text),
+            Means::Precision => self.precision(setting, &text.to_ascii_lowercase()),
+            Means::Model => self.model(setting, text),
+            Means::DevicesPerNode => self.per_node = number(),
+            Means::Nodes => self.nodes = Some(number()),
+            Means::SequencePart => {
                 self.sequence = number().map(|part| part.saturating_add(self.sequence.unwrap_or(0)));
             }
-            Some(Means::Prompts) => self.prompts = number(),
-            Some(Differs(how)) if !is_false(text) && text != "full" => {
+            Means::Prompts => self.prompts = number(),
+            Differs(how) if !is_false(text) && text != "full" => {
                 self.settings.warnings.push(format!("{} {text}: {how}", setting.shown()));
             }
-            Some(Differs(_) | Harmless | Means::Samples) => self.settings.ignored.push(setting.shown()),
+            Differs(_) | Harmless | Means::Samples => self.settings.ignored.push(setting.shown()),
         }
     }
 
@@ -334,8 +212,7 @@ impl Reader {
         let field = setting.field();
         let name = field.trim_start_matches('-').replace('_', "-");
         let flag = format!("--{name}");
-        // `_target_` and its like name classes.
-        if is_false(text) || field.starts_with('_') {
+        if is_false(text) {
             return;
         }
         match &setting.value {
