@@ -6,8 +6,8 @@ use bagualu_core::cost::LayerStorage;
 use bagualu_core::layer::{Collectives, Group};
 use bagualu_core::set::Set;
 use bagualu_model::{
-    Activation, Attention, Device, LayerType, MODELS, Model, ModelError, Norm, Parallelism, PermuteIndices,
-    Precision, Preset, Rotary, RouterInput,
+    Activation, Attention, Device, LayerType, MODELS, Model, Norm, Parallelism, PermuteIndices, Precision,
+    Preset, Rotary, RouterInput,
 };
 use common::{alone, build, small};
 
@@ -205,10 +205,7 @@ fn every_preset_s_tables_are_layers_closed_under_recomputation() {
     let device = Device::named("h100-80g").expect("a preset");
     for name in MODELS {
         let preset = Preset::named(name, None).expect("a preset");
-        let model = match Model::new(&preset.config, &preset.parallelism, &device) {
-            Err(ModelError::Unsupported { rule: "it is not modelled yet", .. }) => continue,
-            model => model.expect("a model"),
-        };
+        let model = Model::new(&preset.config, &preset.parallelism, &device).expect("a model");
         for layer in &model.types {
             let mut storage = LayerStorage::new();
             let rows = model.rows_at(2_600);
