@@ -108,3 +108,33 @@ fn fp8_weights(recipe: Fp8Recipe, linear: u128) -> u128 {
     };
     2 * (linear + scales)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thousand parameters of linear layers and a hundred others.
+    fn bytes(fp8: Option<Fp8>) -> StaticBytes {
+        let parallelism = Parallelism { fp8, ..Parallelism::default() };
+        let preset = crate::Preset::named("mixtral-8x7b", None).expect("a preset");
+        let shape = Shape::new(&preset.config, &parallelism);
+        let parameters = Parameters { attention: 1_000, norms: 100, ..Parameters::default() };
+        StaticBytes::new(&parameters, &parallelism, &shape, 1).expect("fits")
+    }
+
+    #[test]
+    fn fp8_weights_cost_memory_and_save_none() {
+        let plain = bytes(None);
+        assert_eq!((plain.weights, plain.fp8_weights), (2_200, 0));
+        // Beside BF16 weights: as much again. In their place: as much.
+        let fp8 = |recipe, parameters| bytes(Some(Fp8 { recipe, parameters }));
+        let beside = fp8(Fp8Recipe::Delayed, false);
+        assert_eq!((beside.weights, beside.fp8_weights), (2_200, 2_000));
+        let alone = fp8(Fp8Recipe::Tensorwise, true);
+        assert_eq!((alone.weights, alone.fp8_weights), (200, 2_000));
+        assert_eq!(alone.total(), plain.total());
+        // Scales: FP32 for a block of 128 × 128, a byte for each 32 elements.
+        assert_eq!(fp8(Fp8Recipe::Blockwise, true).fp8_weights, 2 * (1_000 + 4));
+        assert_eq!(fp8(Fp8Recipe::Mxfp8, true).fp8_weights, 2 * (1_000 + 32));
+    }
+}

@@ -3,6 +3,7 @@
 mod common;
 
 use bagualu_core::cost::LayerStorage;
+use bagualu_model::script::from_flags;
 use bagualu_model::{LayerType, Layout, Model, ModelConfig, MoeLayers, Parallelism, StageLayout};
 use common::{alone, build, device, small};
 
@@ -166,4 +167,32 @@ fn what_megatron_refuses_is_refused() {
     let overlap = Parallelism { overlap_ep: true, ..pipeline(1) };
     assert!(refused(&config(2), &overlap).contains("mtp_layers is 2: the overlap"));
     assert!(refused(&config(9), &pipeline(1)).contains("mtp_layers is 9; give a value from 0 to 8"));
+}
+
+#[test]
+fn deepseek_v3_has_the_parameters_it_is_published_with() {
+    let flags = "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 \
+                 --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --num-experts 256 \
+                 --moe-router-topk 8 --moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048 \
+                 --moe-layer-freq ([0]*3+[1]*58) --vocab-size 129280 --seq-length 4096 --micro-batch-size 1 --bf16 \
+                 --swiglu --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights \
+                 --position-embedding-type rope --expert-model-parallel-size 64 --pipeline-model-parallel-size 16 \
+                 --global-batch-size 2048 --mtp-num-layers 1 --pipeline-model-parallel-layout Et*3|(tt|)*29,m|L";
+    let flags: Vec<_> = flags.split_whitespace().map(str::to_owned).collect();
+    let launch = from_flags(&flags, 1_024).expect("flags");
+    let billions = |mtp_layers| {
+        let config = ModelConfig { mtp_layers, ..launch.config.clone() };
+        config.parameters().expect("a count").total as f64 / 1e9
+    };
+    // 671 billion, and 11.5 of the module's own (its `README_WEIGHTS.md`).
+    assert!((billions(0) - 671.0).abs() < 0.5, "{}", billions(0));
+    assert!((billions(1) - billions(0) - 11.5).abs() < 0.2, "{}", billions(1) - billions(0));
+    let model = build(&launch.config, &launch.parallelism);
+    // The module alone on rank 14's second stage, the losses on rank 15's.
+    assert_eq!(model.parallelism.chunks, 2);
+    let named = |rank: usize| -> Vec<_> {
+        model.stages[rank].chunks[1].iter().map(|layer| model.types[layer.layer_type].name).collect()
+    };
+    assert_eq!(named(14), ["mtp", "moe", "final_norm"]);
+    assert_eq!(named(15), ["head", "head"]);
 }
