@@ -20,6 +20,13 @@ pub const LAUNCH_NS: u64 = 6_000;
 pub const COLLECTIVE_NS: u64 = 20_000;
 /// Start of a copy to or from the host, ns: below (this × bandwidth) bytes a copy is launch-bound.
 pub const COPY_NS: u64 = 10_000;
+/// FP8 training, assumed of Transformer Engine 2.6 and later and not measured: a linear layer saves its input in one
+/// orientation only (what its weight gradient reads), a norm fused with it saves the norm's input in the run's
+/// type, and no two layers share a copy (`layer/fp8.rs`). Elements that share one FP32 scale in the
+/// `blockwise` recipe.
+pub const FP8_BLOCK: u128 = 128;
+/// Elements that share one 8-bit scale in the `mxfp8` recipe.
+pub const MXFP8_BLOCK: u128 = 32;
 /// Elements that share one FP32 scale in the narrow format.
 pub const SCALE_BLOCK: u64 = 128;
 /// FLOPs of a flash-attention backward for each FLOP of its forward, in tenths: five matrix products

@@ -1,7 +1,7 @@
 //! How a model is distributed, and the rules that Megatron holds it to.
 
 use crate::config::{MAX_LAYERS, MAX_MICRO_BATCHES, MAX_MTP_LAYERS, MAX_RANKS, MAX_SIZE};
-use crate::{Attention, Layout, ModelConfig, ModelError, MoeLayers};
+use crate::{Activation, Attention, Layout, ModelConfig, ModelError, MoeLayers};
 
 /// Element type of parameters and activations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -302,6 +302,15 @@ impl Parallelism {
         ] {
             in_range(field, bytes, 0, 8)?;
         }
+        let fused_glu = config.fused_activation && config.activation == Activation::SwiGlu;
+        if self.fp8_activation_store && !fused_glu {
+            return Err(unsupported(
+                "fp8_activation_store",
+                "given",
+                "only the fused gated activation stores its input so",
+                "add --swiglu, or drop --activation-func-fp8-input-store",
+            ));
+        }
         if config.mtp_layers > 0 && config.position_rows > 0 {
             return Err(unsupported(
                 "position_rows",
@@ -317,9 +326,6 @@ impl Parallelism {
                 "the overlap of dispatch and combine takes at most one layer of multi-token prediction",
                 "give 1 or drop --overlap-moe-expert-parallel-comm",
             ));
-        }
-        if let Some(what) = self.not_modelled() {
-            return Err(unsupported(what, "given", "it is not modelled yet", "plan a run without it"));
         }
         if config.moe.is_none() && (self.ep > 1 || self.etp > 1) {
             let ranks = self.ep * self.etp;
@@ -350,11 +356,6 @@ impl Parallelism {
             ));
         }
         Ok(())
-    }
-
-    fn not_modelled(&self) -> Option<&'static str> {
-        let settings = [("fp8", self.fp8.is_some()), ("fp8_activation_store", self.fp8_activation_store)];
-        settings.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sizes of one rank, from which every formula of the layer tables is written.
 
 use crate::{Attention, Device, Loss, ModelConfig, ModelError, Norm, Parallelism};
-use crate::{PermuteIndices, Precision, Rotary, RouterInput};
+use crate::{Fp8Recipe, PermuteIndices, Precision, Rotary, RouterInput};
 
 /// Sizes of one rank. `u128` so that products cannot overflow.
 pub(crate) struct Shape {
@@ -106,6 +106,10 @@ pub(crate) struct Kind {
     pub qk_norm: bool,
     pub rotary: Rotary,
     pub fused_activation: bool,
+    /// How linear layers' inputs are saved in FP8.
+    pub fp8: Option<Fp8Recipe>,
+    /// Whether the activation's input is.
+    pub fp8_store: bool,
     pub hidden_dropout: bool,
     pub attention_dropout: bool,
     pub loss: Loss,
@@ -175,6 +179,8 @@ impl Shape {
                 qk_norm: config.qk_norm,
                 rotary: config.rotary,
                 fused_activation: config.fused_activation,
+                fp8: parallelism.fp8.map(|fp8| fp8.recipe),
+                fp8_store: parallelism.fp8_activation_store,
                 hidden_dropout: config.hidden_dropout,
                 attention_dropout: config.attention_dropout,
                 loss: config.loss,
@@ -281,6 +287,8 @@ pub(crate) fn padded_vocab(config: &ModelConfig, tp: u128) -> u128 {
 pub(crate) struct Rates {
     /// Peak FLOP/s in the run's precision.
     pub flops: u64,
+    /// Peak FLOP/s of linear layers in FP8.
+    pub fp8_flops: u64,
     /// Device memory, bytes/s.
     pub memory: u64,
     /// Links of the tensor-parallel group, bytes/s.
@@ -299,6 +307,10 @@ impl Rates {
             flops: match parallelism.precision {
                 Precision::Bf16 => device.bf16_flops,
                 Precision::Fp32 => device.fp32_flops,
+            },
+            fp8_flops: match device.fp8_flops {
+                0 => device.bf16_flops,
+                rate => rate,
             },
             memory: device.memory_bytes_per_s,
             tp: link(device, parallelism.tp),

@@ -6,7 +6,10 @@ use bagualu_core::set::Set;
 use bagualu_model::settings::{
     ActivationSettings, Configured, Method, Offload, OffloadModule, Recompute, RecomputeModule,
 };
-use bagualu_model::{Capacity, LayerType, MODELS, Mla, Model, ModelConfig, MoeLayers, Parallelism, Preset};
+use bagualu_model::{
+    Capacity, Device, Fp8, Fp8Recipe, LayerType, MODELS, Mla, Model, ModelConfig, MoeLayers, Parallelism,
+    Preset,
+};
 use common::{alone, build, small};
 
 /// [`small`] with a shared expert as wide as the routed ones, on one device: T = S = 64, h = 32, q = kv = 32,
@@ -366,6 +369,95 @@ fn a_capacity_changes_what_is_sent() {
     assert_eq!(indices(&limited(1_250, false)), 8 * 128 + argsort);
     assert_eq!(indices(&limited(500, false)), 8 * 64 + argsort, "half of the rows are dropped");
     assert_eq!(indices(&limited(1_250, true)), 8 * 160, "a copy of the slice, padding included");
+}
+
+fn in_fp8(config: &ModelConfig, recipe: Fp8Recipe) -> Model {
+    build(config, &Parallelism { fp8: Some(Fp8 { recipe, parameters: false }), ..alone() })
+}
+
+/// Bytes of everything that the MoE layer saves in FP8, by tensor.
+fn narrow(model: &Model) -> Vec<(&'static str, u64)> {
+    let moe = layer(model, "moe");
+    let saved = moe.ops.iter().fold(Set::EMPTY, |set, op| set | op.saves);
+    let copies = saved.iter().filter(|&t| moe.tensor_names[t].contains("fp8"));
+    copies.map(|t| (moe.tensor_names[t], moe.tensors[t].bytes.at(ROWS).expect("fits"))).collect()
+}
+
+#[test]
+fn fp8_training_saves_the_inputs_of_linear_layers_in_fp8() {
+    let (t, h, f, n) = (64, 32, 48, u64::from(ROWS));
+    let model = in_fp8(&with_shared(), Fp8Recipe::Tensorwise);
+    let copies = [
+        ("ln1_out_fp8", t * h),
+        ("shared_act_out_fp8", t * f),
+        ("fc1_input_fp8", n * h),
+        ("act_out_fp8", n * f),
+    ];
+    assert_eq!(narrow(&model), copies);
+    let wide = full_bytes(layer(&self::model(), "moe"));
+    assert_eq!(wide - full_bytes(layer(&model, "moe")), t * h + t * f + n * h + n * f, "half of each");
+    // Scales: FP32 for each 128 elements, or a byte for each 32.
+    let of = |recipe| narrow(&in_fp8(&with_shared(), recipe))[2].1;
+    assert_eq!(of(Fp8Recipe::Blockwise), n * (h + 4));
+    assert_eq!(of(Fp8Recipe::Mxfp8), n * (h + h / 32));
+}
+
+#[test]
+fn fp8_storage_that_costs_memory_is_shown_as_costing_it() {
+    let (t, h) = (64, 32);
+    let with = |recipe| full_bytes(layer(&in_fp8(&with_shared(), recipe), "moe"));
+    // With delayed scaling attention's projection and the shared expert keep an FP8 copy beside the BF16
+    // tensor that core attention and the router keep anyway; otherwise they save that tensor.
+    assert_eq!(with(Fp8Recipe::Delayed) - with(Fp8Recipe::Tensorwise), 2 * t * h);
+    let copies: Vec<_> = narrow(&in_fp8(&with_shared(), Fp8Recipe::Delayed)).iter().map(|c| c.0).collect();
+    assert!(copies.contains(&"attn_out_fp8") && copies.contains(&"shared_input_fp8"), "{copies:?}");
+    // Both projections to latents cast the norm's output for themselves: two copies and their scales are more
+    // than the one BF16 tensor that they share otherwise.
+    let block = narrow(&in_fp8(&latent(), Fp8Recipe::Blockwise));
+    let twice: u64 =
+        block.iter().filter(|(name, _)| name.starts_with("ln1_out")).map(|(_, bytes)| bytes).sum();
+    assert_eq!(twice, 2 * (t * h + 4 * t * h / 128));
+    assert!(twice > 2 * t * h);
+}
+
+#[test]
+fn recomputing_an_activation_drops_its_fp8_copy() {
+    let model = in_fp8(&with_shared(), Fp8Recipe::Tensorwise);
+    let f = 48;
+    assert_eq!(saving(&model, &selective(&[RecomputeModule::MoeAct])), i128::from(ROWS) * f);
+    let delayed = in_fp8(&with_shared(), Fp8Recipe::Delayed);
+    let error = selective(&[RecomputeModule::MoeAct]).check(&delayed.config, &delayed.parallelism);
+    assert!(error.expect_err("refused").to_string().contains("delayed FP8 scales"));
+}
+
+#[test]
+fn the_activation_s_input_in_fp8_is_half_of_it() {
+    let stored = Parallelism { fp8_activation_store: true, ..alone() };
+    let model = build(&with_shared(), &stored);
+    let (t, f, n) = (64, 48, u64::from(ROWS));
+    assert_eq!(narrow(&model), [("shared_fc1_out_fp8", 2 * t * f), ("fc1_out_fp8", 2 * n * f)]);
+    let wide = full_bytes(layer(&self::model(), "moe"));
+    assert_eq!(wide - full_bytes(layer(&model, "moe")), 2 * t * f + 2 * n * f);
+    let plain = ModelConfig { fused_activation: false, ..small() };
+    let error = Model::new(&plain, &stored, &common::device()).expect_err("refused").to_string();
+    assert!(error.contains("fp8_activation_store"), "{error}");
+}
+
+#[test]
+fn fp8_linear_layers_run_at_their_own_rate() {
+    let h200 = Device::named("h200-141g").expect("a preset");
+    let preset = Preset::named("glm-423b-a30b", None).expect("a preset");
+    let narrow = Fp8 { recipe: Fp8Recipe::Tensorwise, parameters: false };
+    let times = |fp8| {
+        let parallelism = Parallelism { fp8, ..preset.parallelism.clone() };
+        let model = Model::new(&preset.config, &parallelism, &h200).expect("a model");
+        let layer = layer(&model, "moe");
+        let ns = |op: &str| layer.ops[layer.op(op).expect("an operator")].forward.at(12_288).expect("fits");
+        (ns("fc1"), ns("router"))
+    };
+    let (wide, fp8) = (times(None), times(Some(narrow)));
+    assert!(fp8.0 * 10 < wide.0 * 6 && fp8.0 * 10 > wide.0 * 4, "{fp8:?} {wide:?}");
+    assert_eq!(fp8.1, wide.1, "the router runs in full precision");
 }
 
 #[test]

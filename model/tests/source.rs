@@ -4,8 +4,8 @@ mod common;
 
 use bagualu_core::cost::LayerStorage;
 use bagualu_model::{
-    Activation, Attention, LayerType, Loss, MODELS, Model, ModelConfig, MoeLayers, Precision, Preset,
-    RouterInput,
+    Activation, Attention, Fp8, Fp8Recipe, LayerType, Loss, MODELS, Model, ModelConfig, MoeLayers, Precision,
+    Preset, RouterInput,
 };
 use common::{alone, build, device, small};
 
@@ -52,6 +52,8 @@ fn so_has_every_tensor_that_settings_add() {
         assert!(kind(&unfused, layer).tensor(tensor).is_some(), "{layer}.{tensor}");
     }
     check(&unfused);
+    let fp8 = Fp8 { recipe: Fp8Recipe::Delayed, parameters: false };
+    check(&build(&config, &bagualu_model::Parallelism { fp8: Some(fp8), ..alone() }));
     config.activation = Activation::Gelu;
     check(&build(&config, &bagualu_model::Parallelism { precision: Precision::Fp32, ..alone() }));
     config.mtp_layers = 1;

@@ -44,6 +44,7 @@ fn heading(plan: &Plan) -> Result<String, Error> {
     );
     let sequence = if parallelism.sequence_parallel { " with sequence parallel" } else { "" };
     let precision = match parallelism.precision {
+        _ if parallelism.fp8.is_some() => "FP8 linear layers",
         Precision::Bf16 => "BF16",
         Precision::Fp32 => "FP32",
     };

@@ -98,11 +98,12 @@ const FLOPS: Kind = Kind {
 /// A field that holds a quantity: its name, its kind, its place in a device.
 type Field = (&'static str, &'static Kind, fn(&mut Device) -> &mut u64);
 
-const FIELDS: [Field; 10] = [
+const FIELDS: [Field; 11] = [
     ("memory", &MEMORY, |device| &mut device.memory_bytes),
     ("margin", &SIZE, |device| &mut device.margin_bytes),
     ("host", &SIZE, |device| &mut device.host_bytes),
     ("bf16", &FLOPS, |device| &mut device.bf16_flops),
+    ("fp8", &FLOPS, |device| &mut device.fp8_flops),
     ("fp32", &FLOPS, |device| &mut device.fp32_flops),
     ("memory_bandwidth", &RATE, |device| &mut device.memory_bytes_per_s),
     ("intra_node", &RATE, |device| &mut device.intra_bytes_per_s),

@@ -27,6 +27,8 @@ pub struct Device {
     pub host_bytes: u64,
     /// Peak BF16 rate, FLOP/s.
     pub bf16_flops: u64,
+    /// Peak FP8 rate, FLOP/s; 0 where it is not known: linear layers then run at the BF16 rate.
+    pub fp8_flops: u64,
     /// Peak FP32 (or TF32) rate of matrix products, FLOP/s.
     pub fp32_flops: u64,
     /// Device memory bandwidth, bytes/s.

@@ -8,7 +8,7 @@ const GIB: u64 = 1 << 30;
 const GB_PER_S: u64 = 1_000_000_000;
 const TFLOPS: u64 = 1_000_000_000_000;
 
-/// NVIDIA's data sheet of the H100 SXM: 989 TFLOP/s BF16 and 494 TF32 without sparsity, 3.35 TB/s,
+/// NVIDIA's data sheet of the H100 SXM: 1,979 TFLOP/s FP8, 989 BF16 and 494 TF32 without sparsity, 3.35 TB/s,
 /// NVLink 900 GB/s in both directions, PCIe 5.0 ×16. Memory as its driver reports it: 81,559 MiB.
 /// Assumed: one 400 Gbit/s adapter a device, 52 GB/s of PCIe's 64 reached, 192 GiB of pinned host memory,
 /// 5 GiB set aside.
@@ -18,6 +18,7 @@ const H100: Device = Device {
     margin_bytes: 5 * GIB,
     host_bytes: 192 * GIB,
     bf16_flops: 989 * TFLOPS,
+    fp8_flops: 1_979 * TFLOPS,
     fp32_flops: 494 * TFLOPS,
     memory_bytes_per_s: 3_350 * GB_PER_S,
     devices_per_node: 8,
@@ -38,6 +39,7 @@ pub const DEVICES: [Device; 7] = [
         margin_bytes: 4 * GIB,
         host_bytes: 96 * GIB,
         bf16_flops: 480 * TFLOPS,
+        fp8_flops: 0,
         fp32_flops: 120 * TFLOPS,
         memory_bytes_per_s: 1_600 * GB_PER_S,
         devices_per_node: 8,
@@ -54,6 +56,7 @@ pub const DEVICES: [Device; 7] = [
         name: Cow::Borrowed("a100-80g"),
         memory_bytes: 81_920 << 20,
         bf16_flops: 312 * TFLOPS,
+        fp8_flops: 0,
         fp32_flops: 156 * TFLOPS,
         memory_bytes_per_s: 2_039 * GB_PER_S,
         intra_bytes_per_s: 300 * GB_PER_S,
@@ -73,7 +76,7 @@ pub const DEVICES: [Device; 7] = [
         memory_bytes_per_s: 4_800 * GB_PER_S,
         ..H100
     },
-    // NVIDIA's data sheet of the HGX B200: 2,250 TFLOP/s BF16 and 1,100 TF32 without sparsity, 180 GB at 8 TB/s,
+    // NVIDIA's data sheet of the HGX B200: 4,500 TFLOP/s FP8, 2,250 BF16 and 1,100 TF32 without sparsity, 180 GB at 8 TB/s,
     // NVLink 1.8 TB/s in both directions, PCIe 5.0 ×16. CUDA reports 178.3 GiB of memory, taken as 178.
     // Assumed: adapter, PCIe and host as for the H100, 8 GiB set aside.
     Device {
@@ -81,12 +84,13 @@ pub const DEVICES: [Device; 7] = [
         memory_bytes: 178 * GIB,
         margin_bytes: 8 * GIB,
         bf16_flops: 2_250 * TFLOPS,
+        fp8_flops: 4_500 * TFLOPS,
         fp32_flops: 1_100 * TFLOPS,
         memory_bytes_per_s: 8_000 * GB_PER_S,
         intra_bytes_per_s: 900 * GB_PER_S,
         ..H100
     },
-    // NVIDIA's data sheet of the GB200 NVL72: 2,500 TFLOP/s BF16 and 1,250 TF32 without sparsity, 186 GB at
+    // NVIDIA's data sheet of the GB200 NVL72: 5,000 TFLOP/s FP8, 2,500 BF16 and 1,250 TF32 without sparsity, 186 GB at
     // 8 TB/s, 72 devices on NVLink at 1.8 TB/s in both directions, NVLink-C2C of 900 GB/s in both directions
     // between a Grace processor (480 GB) and its two devices: 225 GB/s for each device and direction.
     // Assumed: 184 GiB of memory (the B200's share of its data sheet), 180 GB/s of C2C's 225 reached, 160 GiB of
@@ -97,6 +101,7 @@ pub const DEVICES: [Device; 7] = [
         margin_bytes: 8 * GIB,
         host_bytes: 160 * GIB,
         bf16_flops: 2_500 * TFLOPS,
+        fp8_flops: 5_000 * TFLOPS,
         fp32_flops: 1_250 * TFLOPS,
         memory_bytes_per_s: 8_000 * GB_PER_S,
         devices_per_node: 72,

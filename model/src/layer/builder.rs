@@ -7,12 +7,13 @@ use bagualu_core::layer::{Group, Resource};
 use bagualu_core::set::Set;
 
 use super::LayerType;
-use crate::ModelError;
+use super::fp8::{self, Linear};
 use crate::assumptions::{
     ATTENTION_BACKWARD_TENTHS, ATTENTION_PERMILLE, COLLECTIVE_NS, GEMM_BACKWARD, GEMM_PERMILLE,
     GROUPED_GEMM_PERMILLE, LAUNCH_NS, LINK_PERMILLE, MEMORY_PERMILLE, SCALE_BLOCK,
 };
 use crate::shape::{Rates, Shape};
+use crate::{Fp8Recipe, ModelError};
 
 /// A quantity that grows with the routed rows.
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -39,7 +40,7 @@ impl Add for Amount {
 }
 
 impl Amount {
-    fn map(self, f: impl Fn(u128) -> Option<u128>) -> Option<Self> {
+    pub fn map(self, f: impl Fn(u128) -> Option<u128>) -> Option<Self> {
         Some(Self { fixed: f(self.fixed)?, per_row: f(self.per_row)? })
     }
 
@@ -153,10 +154,80 @@ impl<'a> Builder<'a> {
         self.layer.ops.len()
     }
 
-    /// Adds an operator.
+    /// Adds an operator, with what it saves in FP8.
     pub fn op(&mut self, name: &'static str, spec: Spec<'_>) {
+        match (fp8::named(name), fp8::stored(name), self.shape.kind.fp8) {
+            (Some(linear), _, Some(recipe)) => self.fp8_linear(linear, recipe, spec),
+            (_, Some(copy), _) if self.shape.kind.fp8_store => self.fp8_activation(name, copy, spec),
+            _ => self.plain(name, spec),
+        }
+    }
+
+    /// A linear layer that saves an FP8 copy of its input, cast before it.
+    fn fp8_linear(&mut self, linear: &Linear, recipe: Fp8Recipe, spec: Spec<'_>) {
+        let input = spec.reads.first().copied().filter(|input| spec.saves.contains(input));
+        let Some(input) = input.filter(|_| !linear.original || recipe == Fp8Recipe::Delayed) else {
+            return self.plain(linear.op, spec);
+        };
+        let whole = self.amount(input);
+        let cast = fp8::amount(recipe, whole, self.shape.e);
+        let cast = self.or_overflow(linear.copy, cast);
+        let copy = self.narrow_copy(linear.copy, input, cast);
+        let cost = Cost { memory: whole + cast, ..Cost::default() };
+        self.plain(linear.cast, Spec { reads: &[input], makes: &[copy], cost, ..Spec::default() });
+        self.passes(input);
+        let instead = |tensors: &[usize]| -> Vec<_> {
+            tensors.iter().map(|&tensor| if tensor == input { copy } else { tensor }).collect()
+        };
+        let (reads, saves) = (instead(spec.reads), instead(spec.saves));
+        self.plain(linear.op, Spec { reads: &reads, saves: &saves, ..spec });
+    }
+
+    /// An activation that saves an FP8 copy of its input, cast without a scale.
+    fn fp8_activation(&mut self, name: &'static str, copy: &'static str, spec: Spec<'_>) {
+        let Some(&input) = spec.reads.first() else { return self.plain(name, spec) };
+        let whole = self.amount(input);
+        let cast = fp8::amount(Fp8Recipe::Tensorwise, whole, self.shape.e);
+        let cast = self.or_overflow(copy, cast);
+        let copy = self.narrow_copy(copy, input, cast);
+        let saves: Vec<_> = spec.saves.iter().map(|&t| if t == input { copy } else { t }).collect();
+        let makes = [spec.makes, &[copy]].concat();
+        // Backward casts it back.
+        let backward_work = spec.backward_work + whole;
+        self.plain(name, Spec { makes: &makes, saves: &saves, backward_work, ..spec });
+        self.passes(input);
+    }
+
+    fn narrow_copy(&mut self, name: &'static str, of: usize, bytes: Amount) -> usize {
+        let copy = self.tensor(name, bytes, Holds::Exact);
+        self.copy_of(copy, of);
+        if self.layer.moe.contains(of) {
+            self.layer.moe.insert(copy);
+        }
+        copy
+    }
+
+    /// `tensor` is there from its producer to the last operator so far: their work, where nobody saves it.
+    fn passes(&mut self, tensor: usize) {
+        if self.layer.ops.iter().any(|op| op.saves.contains(tensor)) {
+            return;
+        }
+        let bytes = self.layer.tensors[tensor].bytes;
+        let first = self.layer.ops.iter().position(|op| op.makes.contains(tensor)).unwrap_or(0);
+        for op in &mut self.layer.ops[first..] {
+            op.forward_work.fixed = op.forward_work.fixed.saturating_add(bytes.fixed);
+            op.forward_work.per_row = op.forward_work.per_row.saturating_add(bytes.per_row);
+        }
+    }
+
+    fn amount(&self, tensor: usize) -> Amount {
+        let Bytes { fixed, per_row } = self.layer.tensors[tensor].bytes;
+        Amount { fixed: fixed.into(), per_row: per_row.into() }
+    }
+
+    fn plain(&mut self, name: &'static str, spec: Spec<'_>) {
         let set = |indices: &[usize]| indices.iter().copied().collect::<Set>();
-        let (forward, backward) = self.times(&spec);
+        let (forward, backward) = self.times(name, &spec);
         let cost = &spec.cost;
         let communicates = cost.gemm == 0 && cost.attention == 0 && cost.memory == Amount::default();
         let resource = match spec.collective {
@@ -197,9 +268,12 @@ impl<'a> Builder<'a> {
 
     /// Forward and backward times: a GEMM's backward is two GEMMs, an element-wise operator's moves as
     /// much again, a collective's sends as much again.
-    fn times(&self, spec: &Spec<'_>) -> (Option<Time>, Option<Time>) {
+    fn times(&self, name: &str, spec: &Spec<'_>) -> (Option<Time>, Option<Time>) {
         let cost = spec.cost;
         let flops = |permille: u64| Rate { per_s: self.rates.flops, permille };
+        let narrow = self.shape.kind.fp8.is_some() && fp8::named(name).is_some();
+        let per_s = if narrow { self.rates.fp8_flops } else { self.rates.flops };
+        let gemm_flops = |permille: u64| Rate { per_s, permille };
         let link = match spec.collective {
             Some(Group::Ep) => self.rates.ep,
             Some(Group::Cp) => self.rates.cp,
@@ -208,8 +282,8 @@ impl<'a> Builder<'a> {
         let launch = LAUNCH_NS + if spec.collective.is_some() { COLLECTIVE_NS } else { 0 };
         let sum = |gemm: u64, attention_tenths: u64, memory: u64| {
             let times = [
-                flops(GEMM_PERMILLE).ps(fixed(cost.gemm), gemm, 1)?,
-                flops(GROUPED_GEMM_PERMILLE).ps(rows(cost.grouped), gemm, 1)?,
+                gemm_flops(GEMM_PERMILLE).ps(fixed(cost.gemm), gemm, 1)?,
+                gemm_flops(GROUPED_GEMM_PERMILLE).ps(rows(cost.grouped), gemm, 1)?,
                 flops(ATTENTION_PERMILLE).ps(fixed(cost.attention), attention_tenths, 10)?,
                 Rate { per_s: self.rates.memory, permille: MEMORY_PERMILLE }.ps(cost.memory, memory, 1)?,
                 Rate { per_s: link, permille: LINK_PERMILLE }.ps(cost.sent, 1, 1)?,

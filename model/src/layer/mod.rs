@@ -7,6 +7,7 @@
 mod attention;
 mod builder;
 mod ends;
+pub(crate) mod fp8;
 mod mla;
 mod mlp;
 mod moe;

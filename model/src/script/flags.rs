@@ -195,6 +195,8 @@ const REPLACED: &[&str] = &[
 /// Flags that may change memory and are not modelled: prefix of the name, and how the model differs.
 const DIFFERS: &[(&str, &str)] = &[
     ("--freeze-", "all parameters are modelled as trained"),
+    ("--first-last-layers-bf16", "all layers are modelled in FP8"),
+    ("--num-layers-at-", "all layers are modelled in FP8"),
     ("--fp8-", "FP8 is modelled as far as its format and recipe"),
     ("--fp4-", "activations and weights are modelled without FP4"),
     ("--moe-router-padding-for-", "padding rows are not counted"),
@@ -233,7 +235,7 @@ const HARMLESS: &[&str] = &[
     "--dataloader-", "--dataset", "--ddp-", "--deallocate-", "--decoupled-", "--decrease-batch-size",
     "--deterministic-mode", "--disable-", "--dist-ckpt", "--distributed-", "--distrib-optim-", "--dump-", "--embedding-",
     "--empty-unused-memory-level", "--enable-experimental", "--enable-ft-package", "--enable-msc", "--end-weight-decay",
-    "--eod-", "--ep-overlap-", "--eval-", "--exit-", "--fim-", "--finetune", "--first-last-layers-bf16", "--flash-",
+    "--eod-", "--ep-overlap-", "--eval-", "--exit-", "--fim-", "--finetune", "--flash-",
     "--flight-recorder-", "--fp16-lm-cross-entropy", "--full-validation", "--gradient-accumulation-fusion",
     "--group-", "--high-priority-", "--hysteresis", "--inference-", "--init-", "--initial-loss-scale", "--inprocess-",
     "--lazy-mpu-init", "--layernorm-", "--local-rank", "--load", "--log-", "--logging-", "--logits-", "--loss-scale",

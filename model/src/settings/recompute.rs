@@ -13,6 +13,7 @@ use bagualu_core::set::Set;
 use super::modules::Parts;
 use super::{ActivationSettings, Method, Recompute, RecomputeModule};
 use crate::LayerType;
+use crate::layer::fp8::is_cast;
 
 /// Operators that run again together.
 #[derive(Clone, Debug)]
@@ -93,7 +94,14 @@ impl Recomputed {
     }
 
     /// Megatron's `CheckpointWithoutOutput` around `ops`.
+    ///
+    /// In FP8 training Megatron has what reads the output save it itself, so that nothing of it stays: the
+    /// casts to FP8 run again too.
     fn without_output(&mut self, layer: &LayerType, ops: Set, before: usize) {
+        let made = ops.iter().fold(Set::EMPTY, |made, op| made | layer.ops[op].makes);
+        let casts = (0..layer.ops.len())
+            .filter(|&op| is_cast(layer.op_names[op]) && layer.ops[op].reads.is_subset(made));
+        let ops = if ops.is_empty() { ops } else { ops | casts.collect::<Set>() };
         self.add(layer, ops, before, Set::EMPTY);
     }
 
