@@ -73,8 +73,8 @@ fn logits_and_loss(b: &mut Builder<'_>, input: usize) {
         },
     );
     match shape.kind.loss {
-        Loss::Unfused => softmax_loss(b, logits, UNFUSED_PASSES),
-        Loss::Native => softmax_loss(b, logits, NATIVE_PASSES),
+        Loss::Unfused => softmax_loss(b, logits, UNFUSED_PASSES, 0),
+        Loss::Native => softmax_loss(b, logits, NATIVE_PASSES, 4 * shape.s * shape.vocab),
         Loss::TransformerEngine => in_place_loss(b, logits),
     }
 }
@@ -88,8 +88,9 @@ const NATIVE_PASSES: u128 = 2;
 /// The loss of Megatron's `cross_entropy.py`, and of `fused_cross_entropy.py`, which has fewer kernels.
 ///
 /// Both work in place on one FP32 copy of the logits, which backward needs: it is kept whatever the
-/// strategies, and belongs to the floor.
-fn softmax_loss(b: &mut Builder<'_>, logits: usize, passes: u128) {
+/// strategies, and belongs to the floor. The backward of the fused one is compiled, and there what subtracts the
+/// target's element writes to a copy (`copied` bytes) of it.
+fn softmax_loss(b: &mut Builder<'_>, logits: usize, passes: u128, copied: u128) {
     let shape = b.shape;
     let logits_bytes = fixed(shape.e * shape.s * shape.vocab);
     let softmax = b.tensor("loss_softmax", fixed(4 * shape.s * shape.vocab), Holds::Input);
@@ -105,7 +106,7 @@ fn softmax_loss(b: &mut Builder<'_>, logits: usize, passes: u128) {
             collective: shape.tp.then_some(Group::Tp),
             forward_work: logits_bytes,
             // The gradient in the parameters' type, beside the FP32 one made in place.
-            backward_work: logits_bytes,
+            backward_work: logits_bytes + fixed(copied),
         },
     );
 }
