@@ -76,7 +76,7 @@ fn what_a_file_is_not_is_one_error() {
     let error = refused(&["launchers/ms-swift.yaml", "--gpus", "8", "--format", "hf"]);
     assert!(error.contains("not a JSON object"), "{error}");
     let error = refused(&["launchers/flags.txt", "--gpus", "8", "--format", "yaml"]);
-    assert!(error.contains("it sets nothing"), "{error}");
+    assert!(error.contains("line 22: not YAML"), "{error}");
     let output = run(&["launchers/flags.txt", "--format", "toml"], None);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && error.contains("possible values: script, hf"), "{error}");
