@@ -61,18 +61,13 @@ const OFFLOAD_RATIO: [(u64, Option<u64>, u64); 11] = [
     (10, Some(34_491_172_352), 32_462_145_024),
 ];
 /// Llama-65B, sequence 8,192, on 256 H800. The activation is not fused, and its second factor a view.
-const LLAMA_65B: &str = "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 22016 --num-attention-heads 64 \
-    --vocab-size 32004 --seq-length 8192 --swiglu --no-bias-swiglu-fusion --normalization RMSNorm \
-    --position-embedding-type rope --untie-embeddings-and-output-weights --disable-bias-linear --hidden-dropout 0 --attention-dropout 0 \
-    --use-flash-attn --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2 \
-    --pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer --bf16 \
-    --micro-batch-size 1 --global-batch-size 256";
+const LLAMA_65B: &[u8] = include_bytes!("../../examples/measured/llama-65b.sh");
 /// What `--kaimm-recompute-norm --kaimm-recompute-mlp-activation-func` do not keep.
 const NORMS_AND_ACTIVATION: [&str; 4] = ["ln1_out", "ln2_out", "act_gate", "act_out"];
 
 #[test]
 fn offloading_a_share_of_llama_65b() {
-    let offloading = Offloading::new(&Planned::new(LLAMA_65B, 256).model, &["act_linear"]);
+    let offloading = Offloading::new(&Planned::script(LLAMA_65B, "").model, &["act_linear"]);
     let mut rows = Rows::default();
     for (recompute, from) in [(&[][..], 3), (&NORMS_AND_ACTIVATION, 0)] {
         let measured = |(_, none, recomputed): (u64, Option<u64>, u64)| match recompute.is_empty() {
@@ -146,14 +141,7 @@ fn what_a_setting_changes() {
 }
 
 /// 14 layers of DeepSeek-V3's shape on 64 H100: NVIDIA/Megatron-LM pull requests 6311 and 6429.
-const DEEPSEEK_V3: &str = "--num-layers 14 --moe-layer-freq '([0]*3+[1]*11)' --hidden-size 7168 --ffn-hidden-size 18432 \
-    --num-attention-heads 128 --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 \
-    --qk-pos-emb-head-dim 64 --v-head-dim 128 --qk-layernorm --num-experts 256 --moe-router-topk 8 --moe-ffn-hidden-size 2048 \
-    --moe-shared-expert-intermediate-size 2048 --moe-grouped-gemm --moe-token-dispatcher-type alltoall --mtp-num-layers 1 \
-    --seq-length 2048 --vocab-size 129280 --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear \
-    --untie-embeddings-and-output-weights --hidden-dropout 0 --attention-dropout 0 --micro-batch-size 1 --global-batch-size 256 \
-    --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Ett|(tt|)*6mL' --expert-model-parallel-size 16 \
-    --use-distributed-optimizer --bf16";
+const DEEPSEEK_V3: &[u8] = include_bytes!("../../examples/measured/deepseek-v3-14-layers.sh");
 const FULL: &str = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1";
 
 #[test]
@@ -165,10 +153,7 @@ fn fourteen_layers_of_deepseek_v3() {
         ("overlap of EP, nothing recomputed (6429)", "--overlap-moe-expert-parallel-comm", 70_279, 20),
     ];
     let [none, full, _] = peaks.map(|(what, setting, mib, within)| {
-        let peak = Compared {
-            measured: mib << 20,
-            predicted: Planned::new(&format!("{DEEPSEEK_V3} {setting}"), 64).peak(),
-        };
+        let peak = Compared { measured: mib << 20, predicted: Planned::script(DEEPSEEK_V3, setting).peak() };
         rows.add(&[what], &[&peak]);
         assert!(peak.permille().abs() <= within, "{what}: {}", peak.permille());
         peak
@@ -181,12 +166,7 @@ fn fourteen_layers_of_deepseek_v3() {
 }
 
 /// Qwen3-30B-A3B on 16 H100 with forced balance: NVIDIA-NeMo/Megatron-Bridge pull request 3880.
-const QWEN3_30B: &str = "--num-layers 48 --hidden-size 2048 --num-attention-heads 32 --kv-channels 128 --group-query-attention \
-    --num-query-groups 4 --qk-layernorm --ffn-hidden-size 6144 --num-experts 128 --moe-router-topk 8 --moe-ffn-hidden-size 768 \
-    --moe-grouped-gemm --moe-token-dispatcher-type alltoall --seq-length 4096 --vocab-size 151936 --position-embedding-type rope \
-    --normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 \
-    --attention-dropout 0 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te --micro-batch-size 1 --global-batch-size 1024 \
-    --expert-model-parallel-size 16 --use-distributed-optimizer --grad-reduce-in-bf16 --bf16";
+const QWEN3_30B: &[u8] = include_bytes!("../../examples/measured/qwen3-30b-a3b.sh");
 
 #[test]
 fn qwen3_30b_a3b_on_sixteen_devices() {
@@ -196,8 +176,7 @@ fn qwen3_30b_a3b_on_sixteen_devices() {
         ("nothing recomputed", "", 61_350_000_000),
         ("`core_attn` recomputed", core_attention, 63_140_000_000),
     ] {
-        let peak =
-            Compared { measured, predicted: Planned::new(&format!("{QWEN3_30B} {setting}"), 16).peak() };
+        let peak = Compared { measured, predicted: Planned::script(QWEN3_30B, setting).peak() };
         rows.add(&[what], &[&peak]);
         assert!(peak.permille().abs() <= 20, "{what}: {}", peak.permille());
     }
@@ -205,14 +184,7 @@ fn qwen3_30b_a3b_on_sixteen_devices() {
 }
 
 /// Moonlight-16B-A3B on eight H100: `skills/nemo-mbridge-perf-activation-recompute` of NVIDIA-NeMo/Megatron-Bridge.
-const MOONLIGHT: &str = "--num-layers 27 --moe-layer-freq '([0]*1+[1]*26)' --hidden-size 2048 --ffn-hidden-size 11264 \
-    --num-attention-heads 16 --multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 \
-    --qk-layernorm --num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-shared-expert-intermediate-size 2816 \
-    --moe-grouped-gemm --moe-token-dispatcher-type alltoall --moe-permute-fusion --seq-length 4096 --vocab-size 163840 \
-    --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights \
-    --hidden-dropout 0 --attention-dropout 0 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te --micro-batch-size 1 \
-    --global-batch-size 4 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 8 \
-    --expert-tensor-parallel-size 1 --use-distributed-optimizer --bf16";
+const MOONLIGHT: &[u8] = include_bytes!("../../examples/measured/moonlight-16b-a3b.sh");
 
 /// The peak ends up in the same 45 MiB whatever is recomputed: it is then where no activation helps. So a prediction
 /// is a bound.
@@ -224,7 +196,7 @@ fn what_moonlight_saves_at_most() {
             "" => String::new(),
             modules => format!("--recompute-granularity selective --recompute-modules {modules}"),
         };
-        Planned::new(&format!("{MOONLIGHT} {setting}"), 8).last().activations
+        Planned::script(MOONLIGHT, &setting).last().activations
     };
     let measured = [
         ("core_attn", 36_614_000_000u64),

@@ -2,8 +2,9 @@
 
 pub mod offload_ratio;
 
+use bagualu_model::script::{self, Given};
 use bagualu_model::settings::{ActivationSettings, Configured};
-use bagualu_model::{Device, Model, script};
+use bagualu_model::{Device, Model};
 use serde::Deserialize;
 
 const DOCUMENT: &str = include_str!("../../../docs/predictions.md");
@@ -90,11 +91,18 @@ pub struct Planned {
 impl Planned {
     /// The launch that `flags` describe, on `gpus` devices.
     pub fn new(flags: &str, gpus: u32) -> Self {
-        let script = format!("torchrun --nproc_per_node {gpus} pretrain_gpt.py {flags}\n");
-        let launch = script::parse(script.as_bytes()).expect("a launch script");
+        let launch = format!("torchrun --nproc_per_node {gpus} pretrain_gpt.py {flags}\n");
+        Self::script(launch.as_bytes(), "")
+    }
+
+    /// A launch script, with `flags` behind its own.
+    pub fn script(script: &[u8], flags: &str) -> Self {
+        let flags = flags.split_whitespace().map(str::to_owned).collect();
+        let launch =
+            script::parse_with(script, &Given { flags, ..Given::default() }).expect("a launch script");
         let device = Device::named("h100-80g").expect("a device");
-        let model = Model::new(&launch.config, &launch.parallelism, &device)
-            .unwrap_or_else(|e| panic!("{flags}: {e}"));
+        let model =
+            Model::new(&launch.config, &launch.parallelism, &device).unwrap_or_else(|e| panic!("{e}"));
         Self { model, settings: launch.settings }
     }
 
