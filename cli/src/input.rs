@@ -116,7 +116,7 @@ impl Input {
             true => Default::default(),
             false => (self.arguments.clone(), self.variables.clone()),
         };
-        Self { script, model, arguments, variables, ..self.clone() }
+        Self { script, model, arguments, variables, content: OnceLock::new(), ..self.clone() }
     }
 
     /// The option parser's own rule gives way where another option excludes the script.

@@ -8,8 +8,8 @@ use bagualu_model::settings::ActivationSettings;
 use serde::Serialize;
 
 use super::load::LoadFactor;
-use super::rank::RankPlan;
-use super::{Plan, Verdict, loads_for};
+use super::rank::{Rank, RankPlan};
+use super::{Plan, Verdict, iteration, loads_for};
 use crate::Error;
 use crate::input::Input;
 use crate::progress::Progress;
@@ -75,17 +75,17 @@ impl Advice {
         let refused = |problem: String| Error::bad_input(&plan.loaded.source, problem, "");
         let given = Outcome::new(model, &plan.ranks, loads_for(loads, model)?).map_err(refused)?;
         let settings = &plan.loaded.settings;
-        let mut search = Search { input, model, settings, loads, tried: Vec::new() };
+        let mut search = Search { input, model, settings, loads, given: given.verdict, tried: Vec::new() };
         let (mut found, mut changes_tried) = (Vec::new(), 0);
         if given.verdict != Verdict::Fits {
             changes_tried = 1;
-            found = search.singles(given.verdict);
+            found = search.singles();
         }
         // More devices are no small change: two others may do without.
         let no_more = |target: &Target| target.parallelism.gpus == model.parallelism.gpus;
         if given.verdict == Verdict::Infeasible && !found.iter().any(no_more) {
             changes_tried = 2;
-            found.append(&mut search.pairs(given.verdict));
+            found.append(&mut search.pairs());
         }
         let closest =
             if given.verdict == Verdict::Infeasible && found.is_empty() { search.closest() } else { None };
@@ -124,32 +124,34 @@ struct Search<'a> {
     /// The run's own: Megatron must take them with whatever is tried.
     settings: &'a ActivationSettings,
     loads: Option<&'a [LoadFactor]>,
+    /// The verdict on the run as given, which is to be bettered.
+    given: Verdict,
     tried: Vec<(Target, Option<Outcome>)>,
 }
 
 impl Search<'_> {
-    /// Of each setting the first step that is better than `given`.
-    fn singles(&mut self, given: Verdict) -> Vec<Target> {
+    /// Of each setting the first step that is better than the run as given.
+    fn singles(&mut self) -> Vec<Target> {
         let progress = Progress::new("advise", CHANGES.len() as u64, "settings");
         let mut found = Vec::new();
         for change in &CHANGES {
             let steps = change.steps(&self.model.parallelism, &self.model.config);
             let mut targets = steps.map(|parallelism| Target { parallelism, changes: vec![change] });
-            found.extend(targets.find(|target| self.is_better(target, given)));
+            found.extend(targets.find(|target| self.is_better(target)));
             progress.step();
         }
         found
     }
 
-    /// Of each two settings the fewest steps together that are better than `given`.
-    fn pairs(&mut self, given: Verdict) -> Vec<Target> {
+    /// Of each two settings the fewest steps together that are better than the run as given.
+    fn pairs(&mut self) -> Vec<Target> {
         let count = CHANGES.len() * (CHANGES.len() - 1) / 2;
         let progress = Progress::new("advise", count as u64, "pairs of settings");
         let mut found = Vec::new();
         for (index, first) in CHANGES.iter().enumerate() {
             for second in &CHANGES[index + 1..] {
                 let mut targets = self.combinations(first, second);
-                found.extend(targets.find(|target| self.is_better(target, given)));
+                found.extend(targets.find(|target| self.is_better(target)));
                 progress.step();
             }
         }
@@ -173,11 +175,13 @@ impl Search<'_> {
         all.into_iter().map(|(_, target)| target)
     }
 
-    fn is_better(&mut self, target: &Target, given: Verdict) -> bool {
+    fn is_better(&mut self, target: &Target) -> bool {
+        let given = self.given;
         self.outcome(target).is_some_and(|outcome| outcome.verdict < given)
     }
 
-    /// What planning the target says; none where Megatron refuses it, or after too many plans.
+    /// What planning the target says; none where Megatron refuses it, where it is plainly no better than the run
+    /// as given, or after too many plans.
     fn outcome(&mut self, target: &Target) -> Option<&Outcome> {
         let known = self.tried.iter().position(|(other, _)| other.parallelism == target.parallelism);
         let index = match known {
@@ -195,6 +199,9 @@ impl Search<'_> {
         let model = Model::new(&self.model.config, &target.parallelism, &self.model.device).ok()?;
         self.settings.check(&model.config, &model.parallelism).ok()?;
         let loads = loads_for(self.loads, &model).ok()?;
+        if self.given == Verdict::NeedsStrategies && !keeps_all(&model, loads) {
+            return None;
+        }
         let ranks = ranks(&model, loads)?;
         Outcome::new(&model, &ranks, loads).ok()
     }
@@ -253,4 +260,14 @@ impl Search<'_> {
 /// Plans without what the run's own settings would hold, which no verdict depends on.
 fn ranks(model: &Model, loads: &[LoadFactor]) -> Option<Vec<RankPlan>> {
     super::ranks(model, &ActivationSettings::default(), loads, || {}).ok()
+}
+
+/// Whether every rank has room for all that it would keep at the highest load: without it planning need not
+/// begin.
+fn keeps_all(model: &Model, loads: &[LoadFactor]) -> bool {
+    let rows = loads.iter().map(|load| model.rows_at(load.0)).max().unwrap_or(model.balanced_rows);
+    model.stages.iter().all(|stage| {
+        let peak = Rank::with(model, stage, |rank| iteration::unmitigated(rank, rows));
+        peak.is_ok_and(|bytes| bytes <= model.room(stage))
+    })
 }

@@ -2,6 +2,7 @@
 
 use bagualu_model::Model;
 use bagualu_model::settings::ActivationSettings;
+use rayon::prelude::*;
 
 use crate::input::{Input, Loaded, largest_load};
 use crate::progress::Progress;
@@ -126,15 +127,17 @@ fn compare(args: &Args, a: &str, b: &str) -> Result<(), Error> {
     output::print(&if args.json { output::json(&diff)? } else { diff::describe(&diff, &a, &b) })
 }
 
-/// Plans every pipeline rank, and tells of each.
+/// Plans every pipeline rank, on all processors, and tells of each.
 fn ranks(
     model: &Model,
     settings: &ActivationSettings,
     loads: &[LoadFactor],
-    step: impl Fn(),
+    step: impl Fn() + Sync,
 ) -> Result<Vec<RankPlan>, String> {
     let rank = |stage| RankPlan::new(model, stage, settings, loads).inspect(|_| step());
-    model.stages.iter().map(rank).collect()
+    // Of several errors the lowest rank's is told, whichever comes first.
+    let planned: Vec<_> = model.stages.par_iter().map(rank).collect();
+    planned.into_iter().collect()
 }
 
 /// The rank that comes closest to its device's memory: an infeasible one before any other.
