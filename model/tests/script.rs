@@ -381,6 +381,18 @@ fn the_older_switch_for_rope_leaves_no_position_embedding() {
 }
 
 #[test]
+fn another_exchange_of_keys_and_values_than_the_ring_is_warned_about() {
+    let warnings = |kind: &str| {
+        read(&format!("torchrun --nproc_per_node 2 x.py --num-layers 2 {BASE} --cp-comm-type {kind}"))
+            .warnings
+    };
+    assert_eq!(warnings("p2p"), Vec::<String>::new());
+    let differs = ["--cp-comm-type: context parallel is modelled as a ring (p2p)"];
+    assert_eq!(warnings("all_gather"), differs);
+    assert_eq!(warnings("p2p a2a"), differs);
+}
+
+#[test]
 fn another_dispatcher_than_the_one_modelled_is_warned_about() {
     let warnings = |flags: &str| {
         let flags = format!("--num-experts 4 {flags}");

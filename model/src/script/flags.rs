@@ -312,6 +312,8 @@ impl Flags {
         let shown = environment.shown(given);
         if name == "--spec" {
             self.warnings.push(format!("{shown}: Megatron's usual GPT layer is modelled"));
+        } else if name == "--cp-comm-type" && values.iter().any(|kind| kind != "p2p") {
+            self.warnings.push(format!("{shown}: context parallel is modelled as a ring (p2p)"));
         } else if REPLACED.iter().any(starts) {
             self.replaced.push(shown);
         } else if let Some((_, how)) = DIFFERS.iter().find(|(prefix, _)| starts(prefix)) {
