@@ -21,6 +21,7 @@ WIDE_MOE = "--moe-token-dispatcher-type alltoall --num-experts 16 --moe-router-t
 MLA = "--multi-latent-attention --qk-head-dim 64 --qk-pos-emb-head-dim 32 --v-head-dim 64 --kv-lora-rank 128"
 MLA_LARGE = "--multi-latent-attention --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --kv-lora-rank 256 --q-lora-rank 384"
 Q_LORA = "--q-lora-rank 192"
+FP8_STORE = "--activation-func-fp8-input-store"
 ETP1 = "--expert-tensor-parallel-size 1"
 EP2 = "--expert-model-parallel-size 2"
 MTP = "--mtp-num-layers 1"
@@ -51,6 +52,7 @@ CASES = [
     _case("dense-gelu", LARGE, NO_DROPOUT, NO_ROPE, BF16),
     _case("dense-gelu-unfused", DENSE, NO_DROPOUT, NO_ROPE, BF16, "--no-bias-gelu-fusion"),
     _case("dense-swiglu-unfused", DENSE, PLAIN, NO_ROPE, BF16, "--no-bias-swiglu-fusion"),
+    _case("dense-fp8-input-store", DENSE, PLAIN, NO_ROPE, BF16, FP8_STORE),
     _case("dense-bias", DENSE, "--swiglu", NO_DROPOUT, NO_ROPE, BF16),
     _case("dense-qkv-bias", DENSE, PLAIN, NO_ROPE, BF16, "--add-qkv-bias"),
     _case("dense-hidden-dropout", LARGE, "--swiglu --disable-bias-linear --attention-dropout 0", NO_ROPE, BF16),
@@ -73,6 +75,7 @@ CASES = [
     _case("moe-large", LARGE, WIDE_MOE, PLAIN, NO_ROPE, BF16),
     _case("moe-fp32", DENSE, MOE, PLAIN, NO_ROPE),
     _case("moe-swiglu-unfused", DENSE, MOE, PLAIN, NO_ROPE, BF16, "--no-bias-swiglu-fusion"),
+    _case("moe-fp8-input-store", LARGE, WIDE_MOE, SHARED, PLAIN, NO_ROPE, BF16, FP8_STORE),
     _case("moe-dropout", DENSE, MOE, "--swiglu --disable-bias-linear", NO_ROPE, BF16),
     _case("moe-shared", DENSE, MOE, SHARED, PLAIN, NO_ROPE, BF16),
     _case("moe-shared-large", LARGE, WIDE_MOE, SHARED, PLAIN, NO_ROPE, BF16),
@@ -143,7 +146,7 @@ def _parser():
     parser.add_argument("--recompute-modules", nargs="*", default=["core_attn"])
     parser.add_argument("--cross-entropy-fusion-impl", default="native")
     for name in (
-        "cross-entropy-loss-fusion swiglu disable-bias-linear group-query-attention qk-layernorm bf16 sequence-parallel "
+        "activation-func-fp8-input-store cross-entropy-loss-fusion swiglu disable-bias-linear group-query-attention qk-layernorm bf16 sequence-parallel "
         "multi-latent-attention no-bias-swiglu-fusion no-bias-gelu-fusion add-qkv-bias "
         "moe-shared-expert-gate attention-softmax-in-fp32 no-rope-fusion "
         "untie-embeddings-and-output-weights"
@@ -182,6 +185,7 @@ def transformer_config(flags):
         gated_linear_unit=flags.swiglu,
         activation_func=torch.nn.functional.silu if flags.swiglu else torch.nn.functional.gelu,
         bias_activation_fusion=fused and (flags.swiglu or not flags.disable_bias_linear),
+        activation_func_fp8_input_store=flags.activation_func_fp8_input_store,
         add_bias_linear=not flags.disable_bias_linear,
         add_qkv_bias=flags.add_qkv_bias,
         attention_dropout=flags.attention_dropout,
