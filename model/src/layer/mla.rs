@@ -20,10 +20,12 @@ pub(super) fn project(b: &mut Builder<'_>, mla: &MlaShape, input: usize) -> Vec<
         q_latent.map(|latent| norm(b, ["q_norm", "q_norm_stats", "q_norm_out"], latent, mla.q_latent));
     let normed = norm(b, ["kv_norm", "kv_norm_stats", "kv_norm_out"], kv_latent, mla.kv_latent);
     let query = match q_normed {
-        Some(latent) => up(b, QUERY, &[latent], mla.q_latent, shape.q),
-        None => up(b, QUERY_DIRECT, &[input], shape.h, shape.q),
+        Some(latent) => up(b, QUERY, &[latent], [mla.q_latent, shape.q], shape.q),
+        None => up(b, QUERY_DIRECT, &[input], [shape.h, shape.q], shape.q),
     };
-    let key_value = up(b, KEY_VALUE, &[normed, rope], mla.kv_latent, shape.k + shape.v);
+    // The projection makes the keys without their rotary part.
+    let weight = [mla.kv_latent, mla.k_up + shape.v];
+    let key_value = up(b, KEY_VALUE, &[normed, rope], weight, shape.k + shape.v);
     vec![query, key_value]
 }
 
@@ -103,27 +105,26 @@ const QUERY_DIRECT: Names = Names { op: "q_proj", output: "query", tables: "quer
 const QUERY: Names = Names { op: "q_up", output: "query", tables: "query_tables" };
 const KEY_VALUE: Names = Names { op: "kv_up", output: "key_value", tables: "key_tables" };
 
-/// A projection of `inputs[0]` to the rank's heads, rotated. Under sequence parallel its inputs are
+/// A projection of `inputs[0]` by `weight` (rows and columns) to `columns` of the rank's heads, rotated. Under sequence parallel its inputs are
 /// gathered, the first in backward once more.
-fn up(b: &mut Builder<'_>, names: Names, inputs: &[usize], rows: u128, columns: u128) -> usize {
+fn up(b: &mut Builder<'_>, names: Names, inputs: &[usize], weight: [u128; 2], columns: u128) -> usize {
     let shape = b.shape;
     let bytes = fixed(shape.e * shape.s * columns);
-    let gathered = if shape.tp { shape.e * shape.s * rows } else { 0 };
+    let gathered = if shape.tp { shape.e * shape.s * weight[0] } else { 0 };
     let output = b.tensor(names.output, bytes, Holds::Activations);
     let tables = tables(b, names.tables, 1);
     let makes: Vec<_> = tables.into_iter().chain([output]).collect();
-    // The keys' projection makes their unrotated part only.
-    let made = match (&shape.mla, names.op) {
-        (Some(mla), "kv_up") => mla.k_up + shape.v,
-        _ => columns,
-    };
     b.op(
         names.op,
         Spec {
             reads: inputs,
             makes: &makes,
             saves: &[&makes[..makes.len() - 1], &inputs[..1]].concat(),
-            cost: Cost { gemm: 2 * shape.s * rows * made, sent: fixed(gathered), ..Cost::default() },
+            cost: Cost {
+                gemm: 2 * shape.s * weight[0] * weight[1],
+                sent: fixed(gathered),
+                ..Cost::default()
+            },
             collective: shape.tp.then_some(Group::Tp),
             // Rotation and concatenation copy the output once.
             forward_work: fixed(gathered) + bytes,
