@@ -20,7 +20,7 @@ fn the_example_says_everything() {
     assert_eq!((device.copy_out_bytes_per_s, device.copy_in_bytes_per_s), (21_500_000_000, 49_000_000_000));
     assert_eq!(device.inter_bytes_per_s, 25_000_000_000);
     // Every field that a device has is in the example.
-    let absent = ["base", "name", "memory", "margin", "host", "bf16", "fp32", "memory_bandwidth"]
+    let absent = ["base", "name", "memory", "margin", "host", "bf16", "fp32", "fp8", "memory_bandwidth"]
         .into_iter()
         .chain(["devices_per_node", "intra_node", "inter_node", "copy_out", "copy_in"])
         .find(|field| {
