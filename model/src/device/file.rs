@@ -1,4 +1,4 @@
-//! A device of one's own, from a TOML file (`docs/formats.md`).
+//! A device of one's own, from a TOML file (`docs/inputs.md`).
 
 use std::borrow::Cow;
 use std::fmt;
