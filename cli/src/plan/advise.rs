@@ -75,7 +75,7 @@ impl Advice {
         let refused = |problem: String| Error::bad_input(&plan.loaded.source, problem, "");
         let given = Outcome::new(model, &plan.ranks, loads_for(loads, model)?).map_err(refused)?;
         let settings = &plan.loaded.settings;
-        let mut search = Search { input, model, settings, loads, given: given.verdict, tried: Vec::new() };
+        let mut search = Search { input, model, settings, loads, given: given.clone(), tried: Vec::new() };
         let (mut found, mut changes_tried) = (Vec::new(), 0);
         if given.verdict != Verdict::Fits {
             changes_tried = 1;
@@ -124,23 +124,36 @@ struct Search<'a> {
     /// The run's own: Megatron must take them with whatever is tried.
     settings: &'a ActivationSettings,
     loads: Option<&'a [LoadFactor]>,
-    /// The verdict on the run as given, which is to be bettered.
-    given: Verdict,
+    /// The run as given, which is to be bettered.
+    given: Outcome,
     tried: Vec<(Target, Option<Outcome>)>,
 }
 
 impl Search<'_> {
-    /// Of each setting the first step that is better than the run as given.
+    /// Of each setting the first steps that are better than the run as given.
     fn singles(&mut self) -> Vec<Target> {
         let progress = Progress::new("advise", CHANGES.len() as u64, "settings");
         let mut found = Vec::new();
         for change in &CHANGES {
             let steps = change.steps(&self.model.parallelism, &self.model.config);
-            let mut targets = steps.map(|parallelism| Target { parallelism, changes: vec![change] });
-            found.extend(targets.find(|target| self.is_better(target)));
+            let targets = steps.map(|parallelism| Target { parallelism, changes: vec![change] });
+            found.extend(self.first_steps(targets.collect()));
             progress.step();
         }
         found
+    }
+
+    /// The first step that is better, and where strategies carry the run as given, the first that needs none.
+    fn first_steps(&mut self, steps: Vec<Target>) -> Vec<Target> {
+        if self.given.verdict == Verdict::Infeasible {
+            return steps.into_iter().find(|target| self.is_better(target)).into_iter().collect();
+        }
+        // Planning takes long: later steps are worth it only where they plainly have room for everything.
+        let half = steps.first().filter(|target| self.is_better(target)).cloned();
+        let fits = steps.into_iter().find(|target| self.keeps_all(target) && self.is_better(target));
+        let fits =
+            fits.filter(|target| half.as_ref().is_none_or(|half| half.parallelism != target.parallelism));
+        half.into_iter().chain(fits).collect()
     }
 
     /// Of each two settings the fewest steps together that are better than the run as given.
@@ -175,13 +188,29 @@ impl Search<'_> {
         all.into_iter().map(|(_, target)| target)
     }
 
+    /// Whether the verdict is better, or strategies carry both runs and cost less.
     fn is_better(&mut self, target: &Target) -> bool {
-        let given = self.given;
-        self.outcome(target).is_some_and(|outcome| outcome.verdict < given)
+        let given = self.given.clone();
+        self.outcome(target).is_some_and(|outcome| match (given.verdict, outcome.verdict) {
+            (Verdict::NeedsStrategies, Verdict::NeedsStrategies) => outcome.halves(&given),
+            (given, verdict) => verdict < given,
+        })
     }
 
-    /// What planning the target says; none where Megatron refuses it, where it is plainly no better than the run
-    /// as given, or after too many plans.
+    /// Whether every rank has room for all that it would keep at the highest load.
+    fn keeps_all(&self, target: &Target) -> bool {
+        let Ok(model) = Model::new(&self.model.config, &target.parallelism, &self.model.device) else {
+            return false;
+        };
+        let Ok(loads) = loads_for(self.loads, &model) else { return false };
+        let rows = loads.iter().map(|load| model.rows_at(load.0)).max().unwrap_or(model.balanced_rows);
+        model.stages.iter().all(|stage| {
+            let peak = Rank::with(&model, stage, |rank| iteration::unmitigated(rank, rows));
+            peak.is_ok_and(|bytes| bytes <= model.room(stage))
+        })
+    }
+
+    /// What planning the target says; none where Megatron refuses it, or after too many plans.
     fn outcome(&mut self, target: &Target) -> Option<&Outcome> {
         let known = self.tried.iter().position(|(other, _)| other.parallelism == target.parallelism);
         let index = match known {
@@ -199,9 +228,6 @@ impl Search<'_> {
         let model = Model::new(&self.model.config, &target.parallelism, &self.model.device).ok()?;
         self.settings.check(&model.config, &model.parallelism).ok()?;
         let loads = loads_for(self.loads, &model).ok()?;
-        if self.given == Verdict::NeedsStrategies && !keeps_all(&model, loads) {
-            return None;
-        }
         let ranks = ranks(&model, loads)?;
         Outcome::new(&model, &ranks, loads).ok()
     }
@@ -260,14 +286,4 @@ impl Search<'_> {
 /// Plans without what the run's own settings would hold, which no verdict depends on.
 fn ranks(model: &Model, loads: &[LoadFactor]) -> Option<Vec<RankPlan>> {
     super::ranks(model, &ActivationSettings::default(), loads, || {}).ok()
-}
-
-/// Whether every rank has room for all that it would keep at the highest load: without it planning need not
-/// begin.
-fn keeps_all(model: &Model, loads: &[LoadFactor]) -> bool {
-    let rows = loads.iter().map(|load| model.rows_at(load.0)).max().unwrap_or(model.balanced_rows);
-    model.stages.iter().all(|stage| {
-        let peak = Rank::with(model, stage, |rank| iteration::unmitigated(rank, rows));
-        peak.is_ok_and(|bytes| bytes <= model.room(stage))
-    })
 }

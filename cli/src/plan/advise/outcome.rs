@@ -22,6 +22,9 @@ pub struct Outcome {
     pub device_bytes: u64,
     /// What its strategies add at the load where that is most.
     pub added_ns: u64,
+    /// What strategies add at each load, on the rank where that is most.
+    #[serde(skip)]
+    pub most_added_ns: Vec<u64>,
     /// (PP − 1) ÷ (M · V), in thousandths: the pipeline's bubble over its work.
     pub bubble_permille: u64,
     /// The slowest rank's operators and strategies at the first load, with the bubble. Where a rank is
@@ -54,17 +57,34 @@ impl Outcome {
             floor_bytes: worst.floor_bytes,
             peak_bytes: shortage.is_none().then(|| carried().map(|c| c.peak_bytes).max()).flatten(),
             device_bytes: worst.device_bytes,
-            added_ns: carried().map(|c| c.added_ns).max().unwrap_or(0),
+            added_ns: added_ns(worst).max().unwrap_or(0),
+            most_added_ns: (0..loads.len())
+                .map(|load| ranks.iter().filter_map(|rank| added_ns(rank).nth(load)).max().unwrap_or(0))
+                .collect(),
             bubble_permille: saturate((stages - 1) * 1_000 / units.max(1)),
             iteration_ns: saturate(iteration),
             infeasible: shortage.map(Into::into),
         })
     }
 
+    /// Whether strategies cost at most half as much as in `other` at one load, at no load more, and the
+    /// iteration takes no longer.
+    pub fn halves(&self, other: &Self) -> bool {
+        let pairs = || self.most_added_ns.iter().zip(&other.most_added_ns);
+        self.iteration_ns <= other.iteration_ns
+            && pairs().all(|(own, others)| own <= others)
+            && pairs().any(|(own, others)| *others > 0 && *own <= others / 2)
+    }
+
     /// Bytes that its worst rank lacks.
     pub fn missing_bytes(&self) -> u64 {
         self.infeasible.as_ref().map_or(0, Infeasible::missing_bytes)
     }
+}
+
+/// What strategies add on a rank at each load.
+fn added_ns(rank: &RankPlan) -> impl Iterator<Item = u64> {
+    rank.loads.iter().filter_map(|load| load.outcome.as_ref().ok()).map(|carried| carried.added_ns)
 }
 
 /// Time of a rank's operators in an iteration, ns.

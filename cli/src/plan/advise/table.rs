@@ -34,8 +34,12 @@ fn headline(advice: &Advice) -> String {
         Verdict::Fits => "nothing to change: everything can be kept at these loads.".to_owned(),
         Verdict::NeedsStrategies => {
             let rest = match found {
-                true => "with any one of these changes everything could be kept",
-                false => "no change of one setting would let everything be kept",
+                true => {
+                    "with any one of these changes everything could be kept, or strategies would cost at most half at one of the loads"
+                }
+                false => {
+                    "no change of one setting would let everything be kept, or halve what strategies cost at one of the loads"
+                }
             };
             let added = ns(given.added_ns);
             format!(
