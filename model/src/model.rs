@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use bagualu_core::cost::CostError;
 use bagualu_core::schedule::Pipeline;
 
 use crate::params::{Parameters, Share};
@@ -111,6 +112,18 @@ impl Model {
             overlap: self.parallelism.overlap_ep,
             ..Pipeline::new(self.parallelism.pp, rank, self.micro_batches)
         }
+    }
+
+    /// Time of the operators of `stage` in an iteration, forward and backward, ns: its layers with experts at `rows`.
+    pub fn compute_ns(&self, stage: &Stage, rows: u32) -> Result<u64, CostError> {
+        let mut sum = 0u64;
+        for layer in stage.chunks.iter().flatten() {
+            let layer = &self.types[layer.layer_type];
+            let rows = if layer.routed { rows } else { 0 };
+            let (forward, backward) = layer.model().times(rows)?;
+            sum = sum.saturating_add(forward).saturating_add(backward);
+        }
+        Ok(sum.saturating_mul(self.micro_batches.into()))
     }
 
     /// Rows at a load given in thousandths of the balanced rows, rounded up; no more than there are, and always

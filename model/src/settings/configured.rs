@@ -60,7 +60,9 @@ impl Configured {
                 (0..events.len() as u32 / 2).map(|unit| none(pipeline.parts(unit).1 as usize)).collect()
             }
         };
-        Iteration { pipeline: &pipeline, events: &events, chunks: &chunks, units: &units, rows }.run()
+        let compute_ns = model.compute_ns(stage, rows).map_err(CurveError::from)?;
+        let (pipeline, events) = (&pipeline, &events);
+        Iteration { pipeline, events, chunks: &chunks, units: &units, rows, compute_ns }.run()
     }
 }
 
@@ -105,6 +107,8 @@ struct Iteration<'a> {
     chunks: &'a [Layers<'a>],
     units: &'a [UnitOffload],
     rows: u32,
+    /// Time of the operators themselves, ns.
+    compute_ns: u64,
 }
 
 impl Iteration<'_> {
@@ -125,7 +129,7 @@ impl Iteration<'_> {
             held_bytes: triangle_peak(self.events, costs)?,
             peak_bytes: peak(self.events, costs)?.bytes,
             host_bytes: self.host_bytes(),
-            compute_ns: self.compute_ns()?,
+            compute_ns: self.compute_ns,
             added_ns: again.chain(copies).fold(0, u64::saturating_add),
         })
     }
@@ -167,16 +171,6 @@ impl Iteration<'_> {
             most = most.max(now);
         }
         most
-    }
-
-    fn compute_ns(&self) -> Result<u64, SettingsError> {
-        let mut sum = 0u64;
-        for setting in self.chunks.iter().flatten() {
-            let rows = if setting.layer.routed { self.rows } else { 0 };
-            let (forward, backward) = setting.layer.model().times(rows).map_err(CurveError::from)?;
-            sum = sum.saturating_add(forward).saturating_add(backward);
-        }
-        Ok(sum.saturating_mul(self.pipeline.micro_batches.into()))
     }
 
     fn chunk(&self, unit: usize) -> usize {

@@ -16,6 +16,7 @@ pub use modules::{OffloadModule, RecomputeModule};
 
 use std::fmt;
 
+use crate::parallel::unsupported;
 use crate::{Fp8Recipe, ModelConfig, ModelError, Parallelism};
 
 /// What a script says about activation memory.
@@ -219,13 +220,4 @@ fn check_selective(
         }
         None => Ok(()),
     }
-}
-
-fn unsupported(
-    field: &'static str,
-    value: impl ToString,
-    rule: &'static str,
-    fix: &'static str,
-) -> ModelError {
-    ModelError::Unsupported { field, value: value.to_string(), rule, fix }
 }

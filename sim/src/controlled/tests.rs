@@ -1,4 +1,5 @@
 use bagualu_core::provision::ProvisionError;
+use bagualu_core::set::Set;
 
 use bagualu_model::{Device, Model, Preset};
 

@@ -1,6 +1,6 @@
 //! What planning a distribution says, in a few numbers.
 
-use bagualu_model::{Model, Stage};
+use bagualu_model::Model;
 use serde::Serialize;
 
 use crate::plan::load::LoadFactor;
@@ -45,7 +45,8 @@ impl Outcome {
         for (stage, rank) in model.stages.iter().zip(ranks) {
             let added = rank.loads.first().and_then(|load| load.outcome.as_ref().ok());
             let added = added.map_or(0, |carried| carried.added_ns);
-            slowest = slowest.max(compute(model, stage, rows)?.saturating_add(added));
+            let compute = model.compute_ns(stage, rows).map_err(|error| error.to_string())?;
+            slowest = slowest.max(compute.saturating_add(added));
         }
         let stages = u128::from(model.parallelism.pp);
         let units = u128::from(model.micro_batches) * u128::from(model.parallelism.chunks);
@@ -85,18 +86,6 @@ impl Outcome {
 /// What strategies add on a rank at each load.
 fn added_ns(rank: &RankPlan) -> impl Iterator<Item = u64> {
     rank.loads.iter().filter_map(|load| load.outcome.as_ref().ok()).map(|carried| carried.added_ns)
-}
-
-/// Time of a rank's operators in an iteration, ns.
-fn compute(model: &Model, stage: &Stage, rows: u32) -> Result<u64, String> {
-    let mut sum = 0u64;
-    for layer in stage.chunks.iter().flatten() {
-        let layer = model.types[layer.layer_type].model();
-        let rows = if layer.routed { rows } else { 0 };
-        let (forward, backward) = layer.times(rows).map_err(|error| error.to_string())?;
-        sum = sum.saturating_add(forward).saturating_add(backward);
-    }
-    Ok(sum.saturating_mul(model.micro_batches.into()))
 }
 
 fn saturate(value: u128) -> u64 {
