@@ -5,7 +5,7 @@ use std::str::FromStr;
 use super::ScriptError;
 use super::expand::Environment;
 use super::flags::Flags;
-use super::pattern::pattern;
+use super::pattern::{self, pattern};
 use crate::assumptions::VOCAB_MULTIPLE;
 use crate::{
     Activation, Attention, Capacity, Loss, Mla, ModelConfig, MoeConfig, MoeLayers, Norm, PermuteIndices,
@@ -73,7 +73,7 @@ impl Reader<'_> {
             },
             head_dim: self.or("--kv-channels", hidden.checked_div(heads).unwrap_or(0))?,
             ffn,
-            moe: self.moe(ffn)?,
+            moe: self.moe(ffn, layers)?,
             vocab: self.vocab()?,
             seq,
             norm: self.norm()?,
@@ -120,7 +120,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn moe(&self, ffn: u64) -> Result<Option<MoeConfig>, ScriptError> {
+    fn moe(&self, ffn: u64, layers: u32) -> Result<Option<MoeConfig>, ScriptError> {
         let Some(experts) = self.number("--num-experts")? else { return Ok(None) };
         Ok(Some(MoeConfig {
             experts,
@@ -129,9 +129,9 @@ impl Reader<'_> {
             shared_ffn: self.or("--moe-shared-expert-intermediate-size", 0)?,
             layers: match self.text("--moe-layer-freq")? {
                 None => MoeLayers::AfterDense(0),
-                Some(text) => pattern(text).ok_or_else(|| {
-                    self.bad("--moe-layer-freq", "a number, or a list such as ([0]*3+[1]*29)")
-                })?,
+                Some(text) => {
+                    pattern(text, layers).ok_or_else(|| self.bad("--moe-layer-freq", pattern::EXPECTED))?
+                }
             },
             permute_indices: PermuteIndices::default(),
             router_input: RouterInput::default(),
