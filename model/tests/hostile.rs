@@ -124,6 +124,35 @@ fn aliases_expand_to_a_bound() {
 }
 
 #[test]
+fn what_aliases_stand_for_is_not_copied_without_bound() {
+    let big = format!("x: &a {}\n", "a".repeat(120_000));
+    let many = |count: usize, line: &dyn Fn(usize) -> String| (0..count).map(line).collect::<String>();
+    let too_long = Err(ReadError::Yaml(YamlError::TooLong { limit: 1 << 22 }));
+    // As a value, as an item, and as the name that every setting below it has in its path.
+    assert_eq!(yaml(&(big.clone() + &many(9_000, &|n| format!("k{n}: *a\n")))), too_long);
+    assert_eq!(yaml(&(big.clone() + &many(9_000, &|n| format!("k{n}: [*a]\n")))), too_long);
+    let items = format!("k: [{}]\n", "*a,".repeat(9_000));
+    assert_eq!(yaml(&(big.clone() + &items)), too_long);
+    let below = format!("*a : {{{}}}\n", many(9_000, &|n| format!("k{n}: 1,")));
+    assert_eq!(yaml(&(big.clone() + &below)), too_long);
+    // Names of mappings that are no settings: they are shared. (A copy of each would be 1 GB.)
+    let names = "- {*a : 1}\n".repeat(9_000);
+    assert!(matches!(yaml(&format!("{big}l:\n{names}")), Err(ReadError::Flags(_))));
+    // Every one of the settings that fit has been kept.
+    let few = yaml(&format!("{SMALL}{big}{}", many(30, &|n| format!("k{n}: *a\n")))).expect("a launch");
+    assert_eq!(few.warnings.iter().filter(|line| line.contains("not a flag known here")).count(), 31);
+}
+
+#[test]
+fn a_mapping_of_many_names_is_read_in_a_pass() {
+    // Each name is looked up in a set, not compared with all before it; the duplicate is still found.
+    let names: String = (0..30_000).map(|n| format!("k{n}:\n")).collect();
+    assert!(matches!(yaml(&names), Err(ReadError::Flags(_))));
+    let twice = yaml(&format!("{names}k7:\n")).expect_err("refused");
+    assert_eq!(twice, ReadError::Yaml(YamlError::Twice { line: 30_001, key: "k7".to_owned() }));
+}
+
+#[test]
 fn a_name_is_set_once() {
     let twice = yaml("a: 1\nb: 2\na: 3\n").expect_err("refused");
     assert_eq!(twice, ReadError::Yaml(YamlError::Twice { line: 3, key: "a".to_owned() }));

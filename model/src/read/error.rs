@@ -170,6 +170,11 @@ pub enum YamlError {
         /// The limit.
         limit: usize,
     },
+    /// More text than any run's settings have, aliases expanded.
+    TooLong {
+        /// The limit, bytes.
+        limit: usize,
+    },
     /// An alias of something that is not complete.
     Alias {
         /// The line.
@@ -206,6 +211,10 @@ impl fmt::Display for YamlError {
             Self::TooMuch { limit } => {
                 write!(f, "more than {limit} settings, aliases expanded; give a run's own settings")
             }
+            Self::TooLong { limit } => write!(
+                f,
+                "more than {limit} bytes of names and values, aliases expanded; give a run's own settings"
+            ),
             Self::Alias { line } => {
                 write!(f, "line {line}: an alias inside of what it stands for; write its value instead")
             }

@@ -1,6 +1,6 @@
 //! YAML to settings: the parser's events, without recursion, aliases bounded by what they expand to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
@@ -12,13 +12,18 @@ use crate::fields::{Setting, Value};
 const MAX_DEPTH: usize = 32;
 /// Most nodes, and most settings after aliases are expanded.
 const MAX_NODES: usize = 1 << 15;
+/// Most bytes of names and values after aliases are expanded: each of the settings that a run has is some tens.
+const MAX_BYTES: usize = 1 << 22;
 
-/// A value in the file. Aliases share theirs.
+/// A value in the file. Aliases share theirs, names included.
 enum Node {
-    Scalar(Option<String>),
+    Scalar(Option<Rc<str>>),
     List(Vec<Rc<Self>>, usize),
-    Map(Vec<(String, Rc<Self>)>, usize),
+    Map(Vec<Entry>, usize),
 }
+
+/// A name and its value.
+type Entry = (Rc<str>, Rc<Node>);
 
 /// Reads the settings of one YAML document, in its order.
 pub(super) fn settings(text: &str) -> Result<Vec<Setting>, YamlError> {
@@ -34,7 +39,7 @@ pub(super) fn settings(text: &str) -> Result<Vec<Setting>, YamlError> {
 /// A list or mapping that is being read.
 enum Open {
     List(Vec<Rc<Node>>),
-    Map { entries: Vec<(String, Rc<Node>)>, key: Option<String> },
+    Map { entries: Vec<Entry>, names: BTreeSet<Rc<str>>, key: Option<Rc<str>> },
 }
 
 #[derive(Default)]
@@ -79,12 +84,13 @@ impl Builder {
             Event::Scalar(text, style, anchor, _) => {
                 let null = style == ScalarStyle::Plain
                     && matches!(&*text, "" | "~" | "null" | "Null" | "NULL" | "None");
-                let node = Node::Scalar((!null).then(|| text.into_owned()));
+                let node = Node::Scalar((!null).then(|| Rc::from(&*text)));
                 self.complete(Rc::new(node), anchor, span)
             }
             Event::SequenceStart(anchor, _) => self.begin(Open::List(Vec::new()), anchor, span),
             Event::MappingStart(anchor, _) => {
-                self.begin(Open::Map { entries: Vec::new(), key: None }, anchor, span)
+                let map = Open::Map { entries: Vec::new(), names: BTreeSet::new(), key: None };
+                self.begin(map, anchor, span)
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(span),
             _ => Ok(()),
@@ -125,13 +131,13 @@ impl Builder {
         match self.open.last_mut() {
             None => self.root = Some(node),
             Some((Open::List(items), ..)) => items.push(node),
-            Some((Open::Map { entries, key }, ..)) => match key.take() {
+            Some((Open::Map { entries, names, key }, ..)) => match key.take() {
                 Some(key) => entries.push((key, node)),
                 None => match &*node {
                     Node::Scalar(text) => {
-                        let name = text.clone().unwrap_or_default();
-                        if name != "<<" && entries.iter().any(|(known, _)| *known == name) {
-                            return Err(YamlError::Twice { line: line(span), key: name });
+                        let name = text.clone().unwrap_or_else(|| Rc::from(""));
+                        if &*name != "<<" && !names.insert(Rc::clone(&name)) {
+                            return Err(YamlError::Twice { line: line(span), key: name.as_ref().to_owned() });
                         }
                         *key = Some(name);
                     }
@@ -150,50 +156,77 @@ impl Node {
             Self::List(_, depth) | Self::Map(_, depth) => *depth,
         }
     }
+
+    /// Bytes of its own text and of its items', a mapping's left out.
+    fn own_bytes(&self) -> usize {
+        match self {
+            Self::Scalar(text) => text.as_ref().map_or(0, |text| text.len()),
+            Self::List(items, _) => {
+                items.iter().filter(|item| item.depth() == 0).map(|item| item.own_bytes()).sum()
+            }
+            Self::Map(..) => 0,
+        }
+    }
+
+    /// The value as a setting has it; of a list its plain items.
+    fn value(&self) -> Value {
+        match self {
+            Self::Scalar(Some(text)) => Value::Text(text.as_ref().to_owned()),
+            Self::Scalar(None) | Self::Map(..) => Value::Null,
+            Self::List(items, _) => {
+                let scalar = |item: &Rc<Self>| match &**item {
+                    Self::Scalar(Some(text)) => Some(text.as_ref().to_owned()),
+                    _ => None,
+                };
+                Value::List(items.iter().filter_map(scalar).collect())
+            }
+        }
+    }
 }
 
 #[derive(Default)]
 struct Flattener {
     list: Vec<Setting>,
     visited: usize,
+    bytes: usize,
 }
 
 impl Flattener {
     /// Collects the settings below `node`; the depth is at most [`MAX_DEPTH`].
-    fn node(&mut self, path: &mut Vec<String>, node: &Node) -> Result<(), YamlError> {
-        self.visited += 1;
-        if self.visited > MAX_NODES {
-            return Err(YamlError::TooMuch { limit: MAX_NODES });
-        }
-        let value = match node {
+    fn node(&mut self, path: &mut Vec<Rc<str>>, node: &Node) -> Result<(), YamlError> {
+        self.visit(1)?;
+        match node {
             Node::Map(entries, _) => return self.map(path, entries),
-            Node::Scalar(None) => Value::Null,
-            Node::Scalar(Some(text)) => Value::Text(text.clone()),
-            Node::List(items, _) => {
-                self.visited += items.len();
-                let scalar = |item: &Rc<Node>| match &**item {
-                    Node::Scalar(text) => text.clone(),
-                    _ => None,
-                };
-                Value::List(items.iter().filter_map(scalar).collect())
-            }
-        };
-        self.list.push(Setting { path: path.clone(), value });
+            Node::Scalar(_) => {}
+            Node::List(items, _) => self.visit(items.len())?,
+        }
+        // Before anything is copied: one alias may stand for half the file.
+        self.bytes += path.iter().map(|name| name.len()).sum::<usize>() + node.own_bytes();
+        if self.bytes > MAX_BYTES {
+            return Err(YamlError::TooLong { limit: MAX_BYTES });
+        }
+        let path = path.iter().map(|name| name.as_ref().to_owned()).collect();
+        self.list.push(Setting { path, value: node.value() });
         Ok(())
     }
 
+    fn visit(&mut self, nodes: usize) -> Result<(), YamlError> {
+        self.visited += nodes;
+        if self.visited > MAX_NODES { Err(YamlError::TooMuch { limit: MAX_NODES }) } else { Ok(()) }
+    }
+
     /// What is merged into a mapping gives way to its own entries.
-    fn map(&mut self, path: &mut Vec<String>, entries: &[(String, Rc<Node>)]) -> Result<(), YamlError> {
+    fn map(&mut self, path: &mut Vec<Rc<str>>, entries: &[Entry]) -> Result<(), YamlError> {
         let merged = |key: &str| key == "<<";
         for (_, value) in entries.iter().filter(|(key, _)| merged(key)) {
             match &**value {
                 Node::List(items, _) => items.iter().rev().try_for_each(|item| self.node(path, item))?,
                 Node::Map(..) => self.node(path, value)?,
-                Node::Scalar(_) => {}
+                Node::Scalar(_) => self.visit(1)?,
             }
         }
         for (key, value) in entries.iter().filter(|(key, _)| !merged(key)) {
-            path.push(key.clone());
+            path.push(Rc::clone(key));
             self.node(path, value)?;
             path.pop();
         }
