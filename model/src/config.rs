@@ -1,7 +1,11 @@
 //! The shape of a model, independent of how it is distributed.
 
-/// Largest value of any size or count: keeps products of four sizes inside `u128`.
+/// Largest value of any size or count, and of the columns of all heads together. With [`MAX_TOKENS`] it keeps the
+/// products of the layer tables far inside `u128`: the longest have the tokens and three sizes, or the tokens,
+/// two sizes and two numbers of ranks.
 pub(crate) const MAX_SIZE: u64 = 1 << 28;
+/// Largest number of tokens of a micro-batch.
+pub(crate) const MAX_TOKENS: u64 = 1 << 32;
 /// Largest number of ranks: keeps products of group sizes inside `u64`.
 pub(crate) const MAX_RANKS: u64 = 1 << 20;
 /// Largest number of micro-batches of an iteration.

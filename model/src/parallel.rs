@@ -1,6 +1,6 @@
 //! How a model is distributed, and the rules that Megatron holds it to.
 
-use crate::config::{MAX_LAYERS, MAX_MICRO_BATCHES, MAX_MTP_LAYERS, MAX_RANKS, MAX_SIZE};
+use crate::config::{MAX_LAYERS, MAX_MICRO_BATCHES, MAX_MTP_LAYERS, MAX_RANKS, MAX_SIZE, MAX_TOKENS};
 use crate::{Activation, Attention, Layout, ModelConfig, ModelError, MoeLayers};
 
 /// Element type of parameters and activations.
@@ -189,6 +189,7 @@ impl Parallelism {
             ("head_dim", config.head_dim),
             ("ffn", config.ffn),
             ("vocab", config.vocab),
+            ("make_vocab_size_divisible_by", config.vocab_multiple),
             ("seq", config.seq),
         ];
         for (field, value) in sizes {
@@ -207,6 +208,7 @@ impl Parallelism {
             in_range("qk_pos_emb_head_dim", mla.qk_rope_dim, 1, MAX_SIZE)?;
             in_range("v_head_dim", mla.v_head_dim, 1, MAX_SIZE)?;
         }
+        self.check_products(config)?;
         let Some(moe) = &config.moe else { return Ok(()) };
         in_range("experts", moe.experts, 1, MAX_SIZE)?;
         in_range("moe_ffn", moe.ffn, 1, MAX_SIZE)?;
@@ -221,6 +223,19 @@ impl Parallelism {
             MoeLayers::Listed(listed) => {
                 let layers = u64::from(config.layers);
                 in_range("entries of moe_layer_freq", listed.len() as u64, layers, layers)
+            }
+        }
+    }
+
+    /// Sizes that stand as one in every formula are bounded as one; each of them is in range.
+    fn check_products(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        in_range("seq·micro_batch", config.seq * self.micro_batch, 1, MAX_TOKENS)?;
+        match &config.mla {
+            None => in_range("heads·head_dim", config.heads * config.head_dim, 1, MAX_SIZE),
+            Some(mla) => {
+                let query = mla.qk_head_dim + mla.qk_rope_dim;
+                in_range("heads·(qk_head_dim + qk_pos_emb_head_dim)", config.heads * query, 1, MAX_SIZE)?;
+                in_range("heads·v_head_dim", config.heads * mla.v_head_dim, 1, MAX_SIZE)
             }
         }
     }

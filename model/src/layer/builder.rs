@@ -34,8 +34,12 @@ pub(super) const fn rows(per_row: u128) -> Amount {
 
 impl Add for Amount {
     type Output = Self;
+    /// What passes `u128` stays there, and is refused when it is converted.
     fn add(self, other: Self) -> Self {
-        Self { fixed: self.fixed + other.fixed, per_row: self.per_row + other.per_row }
+        Self {
+            fixed: self.fixed.saturating_add(other.fixed),
+            per_row: self.per_row.saturating_add(other.per_row),
+        }
     }
 }
 

@@ -182,7 +182,8 @@ impl Reader<'_> {
     ) -> Result<Option<String>, ScriptError> {
         const DISPATCHER: &str = "--moe-token-dispatcher-type";
         let kind = self.text(DISPATCHER)?.unwrap_or("allgather");
-        if config.moe.is_none() || kind == "alltoall" || parallelism.ep * parallelism.etp == 1 {
+        let alone = parallelism.ep == 1 && parallelism.etp == 1;
+        if config.moe.is_none() || kind == "alltoall" || alone {
             return Ok(None);
         }
         Ok(Some(format!("{DISPATCHER} is {kind}: dispatch is modelled as all-to-all")))
