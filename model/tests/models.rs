@@ -212,8 +212,17 @@ fn what_megatron_refuses_is_refused_with_field_value_and_fix() {
 #[test]
 fn sizes_past_the_integers_are_an_error_not_a_wrap() {
     let big = 1 << 28;
-    let config =
-        ModelConfig { hidden: big, ffn: big, vocab: big, seq: big, head_dim: big, layers: 4_096, ..small() };
+    let config = ModelConfig {
+        hidden: big,
+        heads: 1,
+        kv_groups: 1,
+        head_dim: big,
+        ffn: big,
+        vocab: big,
+        seq: big,
+        layers: 4_096,
+        ..small()
+    };
     let error = Model::new(&config, &alone(), &Device::named("h100-80g").expect("a preset"));
     assert!(error.expect_err("too big").to_string().contains("2^64"));
 }
