@@ -269,6 +269,11 @@ fn what_is_wrong_is_named_with_its_value_and_a_fix() {
         (launch("--num-layers 2 --normalization Fancy"), ["--normalization is \"Fancy\"", "RMSNorm"]),
         (launch("--num-layers 2 --hidden-dropout x"), ["--hidden-dropout is \"x\"", "from 0 to 1"]),
         (launch("--num-layers 2 --use-megatron-fsdp"), ["--use-megatron-fsdp", "not modelled"]),
+        (launch("--num-layers 2 --use-custom-fsdp"), ["--use-megatron-fsdp", "not modelled"]),
+        (
+            launch("--num-layers 4 --num-experts 4 --moe-layer-freq [0]*1+[1]*4"),
+            ["[0]*1+[1]*4", "each layer"],
+        ),
         (launch("--num-layers 2 --num-layers-per-virtual-pipeline-stage 3"), ["stage is \"3\"", "a divisor"]),
         (
             launch("--num-layers 0 --num-layers-per-virtual-pipeline-stage 1"),
@@ -405,4 +410,15 @@ fn another_dispatcher_than_the_one_modelled_is_warned_about() {
         |kind| [format!("--moe-token-dispatcher-type is {kind}: dispatch is modelled as all-to-all")];
     assert_eq!(warnings("--expert-model-parallel-size 2 --moe-token-dispatcher-type flex"), differs("flex"));
     assert_eq!(warnings("--expert-model-parallel-size 2"), differs("allgather"), "Megatron's default");
+}
+
+#[test]
+fn settings_that_as_configured_does_not_follow_are_warned_about() {
+    let flags = "--moe-paged-stash --cpu-offloading-num-layers 1 --recompute-granularity selective";
+    let launch = read(&format!("torchrun --nproc_per_node 1 x.py --num-layers 2 {BASE} {flags}"));
+    let without = "the plan replaces it; as configured is shown without it";
+    let warnings =
+        ["--moe-paged-stash", "--cpu-offloading-num-layers"].map(|flag| format!("{flag}: {without}"));
+    assert_eq!(launch.warnings, warnings);
+    assert_eq!(launch.replaced.len(), 3, "{:?}", launch.replaced);
 }

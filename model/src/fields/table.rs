@@ -96,14 +96,15 @@ const FIELDS: &[(&str, Means)] = &[
 /// Fields that cannot change memory, or only by less than the margin, beside those whose flags cannot.
 #[rustfmt::skip]
 const HARMLESS: &[&str] = &[
-    "add_version", "apply_query_key_layer_scaling", "autocast_dtype",
+    "add_version", "autocast_dtype",
     "average_in_collective", "barrier_with_L1_time", "bias_dropout_fusion", "bucket_size", "cached_dataset",
     "clip_ratio", "deallocate_pipeline_outputs", "entropy_coeff", "ffn_dropout", "grad_clip",
     "gradient_accumulation_fusion", "init_method_std", "kl_loss_coef", "kl_loss_type", "layernorm_epsilon",
     "lazy_tokenize", "loss_scale", "max_epochs", "mcore_gpt", "mcore_model", "megatron_amp_O2", "model_author",
     "model_name", "model_type", "name", "num_train_epochs", "output_dir", "packing", "padding_free",
     "perform_initialization", "pipeline_dtype", "ppo_epochs", "rotary_percent", "should_pad_vocab", "strategy",
-    "system", "template", "transformer_engine", "use_hf", "use_kl_loss",
+    "system", "template", "transformer_engine", "use_dist_checkpointing", "use_hf", "use_kl_loss", "use_mbridge",
+    "use_remove_padding",
 ];
 
 /// What `field` means.

@@ -1,10 +1,10 @@
-//! Megatron's flags (Megatron-core 0.14 and later): which of them this model reads, and what becomes of
-//! the rest.
+//! Megatron's flags (Megatron-core 0.14 and later) that this model reads.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use super::ScriptError;
+use super::effects::{Effect, effect, replaces};
 use super::expand::{Environment, is_unknown};
 
 /// A flag that the model reads.
@@ -172,84 +172,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("--encoder-seq-length", "--seq-length"),
     ("--num-moe-experts", "--num-experts"),
     ("--hybrid-override-pattern", "--hybrid-layer-pattern"),
-];
-
-/// Settings of activation memory that this product decides itself.
-const REPLACED: &[&str] = &[
-    "--recompute-",
-    "--checkpoint-activations",
-    "--checkpoint-num-layers",
-    "--distribute-saved-activations",
-    "--moe-layer-recompute",
-    "--cpu-offloading",
-    "--fine-grained-activation-offloading",
-    "--fine-grained-offloading-",
-    "--offload-modules",
-    "--min-offloaded-tensor-size",
-    "--delta-offload-bytes-across-pp-ranks",
-    "--activation-offload-fraction",
-    "--moe-paged-stash",
-    "--mlp-chunks-for-training",
-];
-
-/// Flags that may change memory and are not modelled: prefix of the name, and how the model differs.
-const DIFFERS: &[(&str, &str)] = &[
-    ("--freeze-", "all parameters are modelled as trained"),
-    ("--first-last-layers-bf16", "all layers are modelled in FP8"),
-    ("--num-layers-at-", "all layers are modelled in FP8"),
-    ("--fp8-", "FP8 is modelled as far as its format and recipe"),
-    ("--fp4-", "activations and weights are modelled without FP4"),
-    ("--moe-router-padding-for-", "padding rows are not counted"),
-    ("--moe-expert-rank-capacity-factor", "rows are modelled without a static buffer"),
-    ("--moe-enable-deepep", "dispatch is modelled as all-to-all"),
-    ("--moe-flex-dispatcher-backend", "dispatch is modelled as all-to-all"),
-    ("--moe-shared-expert-overlap", "the shared expert is modelled before the routed ones"),
-    ("--moe-apply-probs-on-input", "probabilities are modelled on the activation"),
-    ("--num-distributed-optimizer-instances", "optimizer state is divided over all data-parallel ranks"),
-    ("--data-parallel-sharding-strategy", "only optimizer state is modelled as divided"),
-    ("--attention-softmax-in-fp32", "unfused probabilities are modelled once, in the run's precision"),
-    ("--no-gradient-accumulation-fusion", "weight gradients are modelled as accumulated in place"),
-    ("--delay-wgrad-compute", "activations are modelled as released by their backward"),
-    ("--defer-embedding-wgrad-compute", "activations are modelled as released by their backward"),
-    ("--attention-output-gate", "the gate's columns of the attention projection are not counted"),
-    ("--window-size", "attention is priced without a window"),
-    ("--enable-cuda-graph", "memory of CUDA graphs is not counted"),
-    ("--external-cuda-graph", "memory of CUDA graphs is not counted"),
-    ("--cuda-graph-", "memory of CUDA graphs is not counted"),
-    ("--tp-comm-overlap", "its communication buffers are not counted"),
-    ("--use-nccl-ub", "its communication buffers are not counted"),
-    ("--rampup-batch-size", "the full batch is modelled"),
-    ("--experimental-attention-variant", "plain attention is modelled"),
-    ("--linear-attention-", "plain attention is modelled"),
-    ("--heterogeneous-layers-config", "equal layers are modelled"),
-    ("--enable-mhc-connections", "one residual stream is modelled"),
-];
-
-/// Flags (by prefix) that cannot change device memory in training, or only by less than the margin.
-#[rustfmt::skip]
-const HARMLESS: &[&str] = &[
-    "--adam-", "--adlr-", "--align-", "--app-tag-", "--apply-", "--async-",
-    "--auto-detect-", "--batch-p2p", "--bias-", "--bert-", "--calc-", "--calculate-per-token-loss", "--check-",
-    "--chat-template", "--ckpt-", "--clip-grad", "--clone-", "--config-logger", "--cp-comm-type", "--create-",
-    "--cross-entropy-", "--data-cache-path", "--data-path", "--data-args-path", "--data-parallel-random-init",
-    "--dataloader-", "--dataset", "--ddp-", "--deallocate-", "--decoupled-", "--decrease-batch-size",
-    "--deterministic-mode", "--disable-", "--dist-ckpt", "--distributed-", "--distrib-optim-", "--dump-", "--embedding-",
-    "--empty-unused-memory-level", "--enable-experimental", "--enable-ft-package", "--enable-msc", "--end-weight-decay",
-    "--eod-", "--ep-overlap-", "--eval-", "--exit-", "--fim-", "--finetune", "--flash-",
-    "--flight-recorder-", "--fp16-lm-cross-entropy", "--full-validation", "--gradient-accumulation-fusion",
-    "--group-", "--high-priority-", "--hysteresis", "--inference-", "--init-", "--initial-loss-scale", "--inprocess-",
-    "--lazy-mpu-init", "--layernorm-", "--local-rank", "--load", "--log-", "--logging-", "--logits-", "--loss-scale",
-    "--lr", "--manual-gc", "--masked-softmax-fusion", "--memory-snapshot-path",
-    "--merge-file", "--min-", "--mmap-", "--mock-data", "--moe-", "--most-recent-k", "--mtp-loss-scaling-factor",
-    "--muon-", "--nccl-", "--no-", "--non-persistent-", "--norm-epsilon", "--null-tokenizer-", "--num-dataset-",
-    "--num-workers", "--nvtx-ranges", "--object-storage-", "--one-logger", "--openai-gelu", "--optimizer",
-    "--output-layer-", "--overlap-", "--override-", "--pad-vocab-size", "--per-split-", "--persist-", "--pin-cpu-",
-    "--pipeline-model-parallel-comm-backend", "--pretrained-checkpoint", "--profile", "--pytorch-profiler", "--qk-",
-    "--query-", "--record-", "--replication", "--rerun-", "--reset-", "--result-rejected-", "--rope-", "--rotary-", "--run-",
-    "--save", "--seed", "--sft", "--sharp", "--skip-train", "--softmax-", "--special-tokens",
-    "--split", "--squared-relu", "--start-", "--straggler", "--strict-", "--te-", "--tensorboard", "--test-",
-    "--tiktoken-", "--timing-", "--titles-", "--tokenizer-", "--train-", "--trust-remote-code", "--use-", "--valid",
-    "--vocab-", "--wandb-", "--warmup", "--wd-", "--weight-decay",
+    ("--use-custom-fsdp", "--use-megatron-fsdp"),
 ];
 
 /// The flags of one command.
@@ -294,7 +217,6 @@ impl Flags {
         let name = &*name.replace('_', "-");
         let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, name)| *name);
         let name = alias.unwrap_or(name);
-        let starts = |prefix: &&str| name.starts_with(*prefix);
         if let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) {
             let own = if flag.many { values.len() } else { usize::from(flag.value.is_some()) };
             let rest = values.split_off(own.min(values.len()));
@@ -304,26 +226,27 @@ impl Flags {
                 (None, Some("false" | "False")) => self.given.remove(flag.name),
                 _ => self.given.insert(flag.name, values),
             };
-            if REPLACED.iter().any(starts) && !self.replaced.iter().any(|replaced| replaced == name) {
+            if replaces(name) && !self.replaced.iter().any(|replaced| replaced == name) {
                 self.replaced.push(name.to_owned());
             }
             return;
         }
         let shown = environment.shown(given);
-        if name == "--spec" {
-            self.warnings.push(format!("{shown}: Megatron's usual GPT layer is modelled"));
-        } else if name == "--cp-comm-type" && values.iter().any(|kind| kind != "p2p") {
-            self.warnings.push(format!("{shown}: context parallel is modelled as a ring (p2p)"));
-        } else if REPLACED.iter().any(starts) {
-            self.replaced.push(shown);
-        } else if let Some((_, how)) = DIFFERS.iter().find(|(prefix, _)| starts(prefix)) {
-            self.warnings.push(format!("{shown}: {how}"));
-        } else if HARMLESS.iter().any(starts) {
-            // A value that is not known may hide more flags only if it is a word of its own.
-            self.stray(values.get(1..).unwrap_or_default(), environment);
-            self.ignored.push(shown);
-        } else {
-            self.warnings.push(format!("{shown}: not a flag known here; it may change memory"));
+        match effect(name, &values) {
+            Effect::Replaced => {
+                self.warnings
+                    .push(format!("{shown}: the plan replaces it; as configured is shown without it"));
+                self.replaced.push(shown);
+            }
+            Effect::Differs(how) => self.warnings.push(format!("{shown}: {how}")),
+            Effect::Harmless => {
+                // A value that is not known may hide more flags only if it is a word of its own.
+                self.stray(values.get(1..).unwrap_or_default(), environment);
+                self.ignored.push(shown);
+            }
+            Effect::Unknown => {
+                self.warnings.push(format!("{shown}: not a flag known here; it may change memory"));
+            }
         }
     }
 

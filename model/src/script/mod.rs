@@ -9,6 +9,7 @@
 mod arithmetic;
 mod build;
 mod distribution;
+mod effects;
 mod error;
 mod expand;
 mod flags;
