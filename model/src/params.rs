@@ -16,8 +16,10 @@ pub struct Parameters {
     pub attention: u64,
     /// Norms, of queries and keys too.
     pub norms: u64,
-    /// Routers, and the projections to and from a latent that experts run on.
+    /// Routers.
     pub router: u64,
+    /// Projections to and from a latent that experts run on.
+    pub latent: u64,
     /// Routed experts.
     pub experts: u64,
     /// Shared experts and their gates.
@@ -47,6 +49,7 @@ impl Parameters {
             self.attention,
             self.norms,
             self.router,
+            self.latent,
             self.experts,
             self.shared_expert,
             self.dense_mlp,
@@ -61,7 +64,7 @@ impl Parameters {
 impl Parameters {
     /// Those of linear layers that may run in FP8: neither embedding nor output layer, router or norms.
     pub(crate) fn linear(&self) -> u128 {
-        [self.attention, self.experts, self.shared_expert, self.dense_mlp, self.mtp]
+        [self.attention, self.latent, self.experts, self.shared_expert, self.dense_mlp, self.mtp]
             .into_iter()
             .map(u128::from)
             .sum()
@@ -112,10 +115,11 @@ impl Parameters {
         let attention = attention::projections(config, shape);
         let vocab = shape.vocab * shape.h;
         let positions = u128::from(config.position_rows) * shape.h;
-        let (router, experts, shared) = match &shape.moe {
-            None => (0, 0, 0),
+        let (router, latent, experts, shared) = match &shape.moe {
+            None => (0, 0, 0, 0),
             Some(moe) => (
-                shape.h * moe.experts + latent(shape, moe, bias),
+                shape.h * moe.experts,
+                latent(shape, moe, bias),
                 moe.local * mlp(shape, moe.width, moe.f, bias),
                 if moe.shared > 0 {
                     mlp(shape, shape.h, moe.shared, bias) + u128::from(moe.shared_gate) * shape.h
@@ -130,6 +134,7 @@ impl Parameters {
             attention: fit(layers * attention)?,
             norms: fit(layers * (2 * norm + qk_norm) + share.norms * norm)?,
             router: fit(moe_layers * router)?,
+            latent: fit(moe_layers * latent)?,
             experts: fit(moe_layers * experts)?,
             shared_expert: fit(moe_layers * shared)?,
             dense_mlp: fit((layers - moe_layers) * mlp(shape, shape.h, shape.ffn, bias))?,

@@ -132,7 +132,8 @@ fn parts_of_all_ranks_add_up_to_the_model() {
         + tp * sum(|p| p.shared_expert)
         + ep * sum(|p| p.experts)
         + sum(|p| p.norms)
-        + sum(|p| p.router);
+        + sum(|p| p.router)
+        + sum(|p| p.latent);
     assert_eq!(total, count);
 }
 

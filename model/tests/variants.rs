@@ -106,7 +106,7 @@ fn experts_on_a_latent_receive_narrower_rows() {
     assert_eq!(bytes(layer, "moe_out", 128), 64 * 2 * 8);
     let parameters = model.stages[0].parameters;
     assert_eq!(parameters.experts, 4 * 3 * 8 * 48);
-    assert_eq!(parameters.router, 32 * 4 + 2 * 32 * 8);
+    assert_eq!((parameters.router, parameters.latent), (32 * 4, 2 * 32 * 8));
 }
 
 #[test]

@@ -89,6 +89,7 @@ const SAVED_IN: &[(&str, &str)] = &[
     ("hnorm_stats", "core/transformer/multi_token_prediction.py: hnorm"),
     ("mtp_hidden_others", "core/transformer/multi_token_prediction.py: scatter_to_sequence_parallel_region"),
     ("eh_input", "core/transformer/multi_token_prediction.py: eh_proj"),
+    ("eh_input_fp8", "core/transformer/multi_token_prediction.py: eh_proj"),
     ("final_norm.input", "core/transformer/multi_token_prediction.py: final_layernorm"),
     ("head.input", "core/models/gpt/gpt_model.py: output_layer"),
     ("loss_gradient", "core/extensions/transformer_engine.py: te_parallel_cross_entropy"),

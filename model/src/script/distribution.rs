@@ -112,7 +112,7 @@ impl Reader<'_> {
         let [main, first, second] =
             [bytes("--main-params-dtype")?, bytes("--exp-avg-dtype")?, bytes("--exp-avg-sq-dtype")?];
         let (main, first, second) = match (host, aware) {
-            (false, true) => (if main == 4 { self.main_remainder() } else { main }, first, second),
+            (false, true) => (if main == 4 { self.main_remainder()? } else { main }, first, second),
             _ => (4, 4, 4),
         };
         let moments = match self.text("--optimizer")? {
@@ -134,9 +134,13 @@ impl Reader<'_> {
     }
 
     /// Bytes that Transformer Engine's optimizer keeps of an FP32 parameter beside a BF16 one: the other half of
-    /// it (`store_param_remainders`). Beside FP16 or FP8 it keeps all of it.
-    fn main_remainder(&self) -> u64 {
-        if self.flags.switch("--bf16") && !self.flags.switch("--fp8-format") { 2 } else { 4 }
+    /// it (`store_param_remainders`). Beside FP16 it keeps all of it, and so it does beside an FP8 one, which has
+    /// no such half. With a recipe of FP8 other than delayed, in use or not, Megatron holds them itself, in FP32
+    /// (`optimizer_config.py`).
+    fn main_remainder(&self) -> Result<u64, ScriptError> {
+        let delayed = matches!(self.text("--fp8-recipe")?, None | Some("delayed"));
+        let in_fp8 = self.flags.switch("--fp8-format") && self.flags.switch("--fp8-param-gather");
+        Ok(if self.flags.switch("--bf16") && delayed && !in_fp8 { 2 } else { 4 })
     }
 
     fn fp8(&self) -> Result<Option<Fp8>, ScriptError> {

@@ -13,7 +13,7 @@ use super::curve::{ChunkCurve, Setting};
 use super::offload::{Chooser, Layers, UnitOffload};
 use super::recompute::{Recomputed, full_units};
 use super::{ActivationSettings, Method, Recompute};
-use crate::{LayerRef, Model, ModelError, Stage};
+use crate::{LayerRef, LayerType, Model, ModelError, Stage};
 
 /// What settings make of an iteration in which the experts of every layer receive equally many rows.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,8 +45,12 @@ impl Configured {
         let pipeline = model.pipeline(stage.rank);
         let mut events = vec![Event::Forward(0); 2 * pipeline.units()? as usize];
         pipeline.events(&mut events)?;
-        let chunks: Vec<Layers<'_>> =
-            stage.chunks.iter().map(|layers| set_layers(settings, model, layers)).collect();
+        let types = settings.layer_types(model);
+        let chunks: Vec<Layers<'_>> = stage
+            .chunks
+            .iter()
+            .map(|layers| set_layers(settings, &types, model.config.layers, layers))
+            .collect();
         let units = match &settings.offload {
             Some(offload) => {
                 let pipeline = &pipeline;
@@ -67,10 +71,15 @@ impl Configured {
 }
 
 /// What recomputation makes of each layer of a chunk.
-fn set_layers<'m>(settings: &ActivationSettings, model: &'m Model, layers: &[LayerRef]) -> Layers<'m> {
-    let units = units(settings, model.config.layers, layers);
+fn set_layers<'t>(
+    settings: &ActivationSettings,
+    types: &'t [LayerType],
+    depth: u32,
+    layers: &[LayerRef],
+) -> Layers<'t> {
+    let units = units(settings, depth, layers);
     let layers = layers.iter().enumerate().map(|(at, layer)| {
-        let layer = &model.types[layer.layer_type];
+        let layer = &types[layer.layer_type];
         let unit = units.get(&at).cloned();
         let recomputed = match (&settings.recompute, &unit) {
             (Recompute::Selective(modules), _) => {

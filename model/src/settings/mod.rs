@@ -14,10 +14,11 @@ mod recompute;
 pub use configured::{Configured, SettingsError};
 pub use modules::{OffloadModule, RecomputeModule};
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::parallel::unsupported;
-use crate::{Fp8Recipe, ModelConfig, ModelError, Parallelism};
+use crate::{Fp8Recipe, LayerType, Model, ModelConfig, ModelError, Parallelism};
 
 /// What a script says about activation memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,7 +100,7 @@ impl ActivationSettings {
             Recompute::Selective(modules) => check_selective(modules, config, parallelism)?,
         }
         match &self.offload {
-            Some(offload) => self.check_offload(offload),
+            Some(offload) => self.check_offload(offload, parallelism),
             None => Ok(()),
         }
     }
@@ -108,7 +109,24 @@ impl ActivationSettings {
         matches!(&self.recompute, Recompute::Selective(modules) if modules.contains(&module))
     }
 
-    fn check_offload(&self, offload: &Offload) -> Result<(), ModelError> {
+    /// The layers of `model` as they save under these settings.
+    ///
+    /// So that one copy leaves and not several, experts whose first linear layer is offloaded save its input
+    /// itself in FP8 training, except with MXFP8 (Megatron's `moe/experts.py`).
+    fn layer_types<'m>(&self, model: &'m Model) -> Cow<'m, [LayerType]> {
+        let recipe = model.parallelism.fp8.map(|fp8| fp8.recipe);
+        let offloaded = self.offload.as_ref().is_some_and(|o| o.modules.contains(&OffloadModule::ExpertFc1));
+        if !offloaded || matches!(recipe, None | Some(Fp8Recipe::Mxfp8)) {
+            return Cow::Borrowed(&model.types);
+        }
+        let original = |layer: &LayerType| match layer.routed {
+            true => layer.saving_original_input("fc1").unwrap_or_else(|| layer.clone()),
+            false => layer.clone(),
+        };
+        Cow::Owned(model.types.iter().map(original).collect())
+    }
+
+    fn check_offload(&self, offload: &Offload, parallelism: &Parallelism) -> Result<(), ModelError> {
         use OffloadModule::{AttnProj, CoreAttn, ExpertFc1, FusedGroupMlp, MoeAct};
         let refused =
             |module: OffloadModule, rule, fix| Err(unsupported("offload_modules", module, rule, fix));
@@ -138,6 +156,10 @@ impl ActivationSettings {
         if given(AttnProj) && !given(CoreAttn) {
             let rule = "its input is the output of core_attn, whose backward needs it too";
             return refused(AttnProj, rule, "add core_attn");
+        }
+        if given(ExpertFc1) && parallelism.fp8.is_some_and(|fp8| fp8.recipe == Fp8Recipe::Delayed) {
+            let rule = "Transformer Engine cannot save its input itself with delayed FP8 scales";
+            return refused(ExpertFc1, rule, "give another --fp8-recipe, or drop it");
         }
         if let (Some(module), true) = (inside, self.recomputes(RecomputeModule::Moe)) {
             let rule = "it is inside moe, which is recomputed";

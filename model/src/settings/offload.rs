@@ -14,6 +14,7 @@ use super::curve::Setting;
 use super::modules::Parts;
 use super::recompute::Recomputed;
 use super::{ActivationSettings, Offload, OffloadModule, RecomputeModule};
+use crate::layer::fp8::is_copy;
 use crate::{LayerType, Model, Precision};
 
 /// What one unit offloads.
@@ -167,11 +168,12 @@ impl Chooser<'_> {
         layer.tensors[tensor].bytes.at(rows).unwrap_or(u64::MAX)
     }
 
-    /// Activations have the run's type; of the rest a module saves FP32 statistics.
+    /// Activations have the run's type, or are in FP8; of the rest a module saves FP32 statistics.
     fn elements(&self, layer: &LayerType, tensor: usize) -> u64 {
         let t = &layer.tensors[tensor];
         let element = match t.quantized.is_some() || t.block_input {
             true => self.model.parallelism.precision.bytes(),
+            false if is_copy(layer.tensor_names[tensor]) => 1,
             false => Precision::Fp32.bytes(),
         };
         self.bytes(layer, tensor) / element
