@@ -183,6 +183,26 @@ fn the_script_s_own_settings_are_shown_beside_the_plan() {
 }
 
 #[test]
+fn as_configured_needs_the_host_too() {
+    let offload = ["--fine-grained-activation-offloading", "--offload-modules", "moe_act", "--load", "1"];
+    let with = |host: &str| {
+        let arguments = [&["qwen3-30b-a3b.sh", "--host", host], &offload[..]].concat();
+        let rank = json(&arguments, 0)["ranks"][0].take();
+        let load = &rank["loads"][0];
+        let number = |value: &Value| value.as_u64().expect("a whole number");
+        assert!(number(&load["configured_bytes"]) <= number(&rank["device_bytes"]), "the device has room");
+        let answer = text(&run(&arguments).stdout).to_owned();
+        let (_, table) = answer.split_once("As configured instead").expect("a table");
+        let words = table.contains("out of host memory");
+        (number(&load["configured_host_bytes"]), load["configured_verdict"].clone(), words)
+    };
+    let (needed, verdict, words) = with("0");
+    assert!(needed > 0);
+    assert_eq!((verdict, words), ("out_of_host_memory".into(), true));
+    assert_eq!(with("1024"), (needed, "fits".into(), false));
+}
+
+#[test]
 fn a_dense_model_has_a_plan_too() {
     let plan = json(
         &[

@@ -1,45 +1,81 @@
 //! What others measured, predicted from shapes and compared: `docs/predictions.md`.
 //!
-//! Nothing is fitted. Every row that is computed here must be in the document as it is printed; each bound is the one
-//! that is reached.
+//! Nothing is fitted. Every row that is computed here must be in the document as it is printed. Bounds are those of a
+//! class of runs; the runs that miss theirs are named.
 
 mod public;
 
 use bagualu_core::schedule::{Event, Pipeline, most_in_flight};
 use public::offload_ratio::Offloading;
-use public::{Compared, Planned, Rows, megatron_runs};
+use public::{Compared, MegatronRun, Planned, Rows, megatron_runs};
 
-/// Runs whose peak is off by more than 10 %: what they need beside is not modelled (`docs/predictions.md`).
-const OFF_THE_MARK: [&str; 2] = [
-    "moe/gpt3_mcore_te_tp2_pp2_ep4_etp1_selective_recompute_experimental",
-    "moe/gpt3_moe_mcore_te_tp2_pp2_ep4_etp1_no_mtp_no_a2a_ovlp_fine_grained_offloading",
-];
+/// What the error of a run stays below, in thousandths.
+struct Bounds {
+    activations: i64,
+    peak: i64,
+}
+
+impl Bounds {
+    /// Runs off by more than their class: what they need beside is not modelled (`docs/predictions.md`).
+    const OFF_THE_MARK: [(&str, Self); 2] = [
+        (
+            "moe/gpt3_mcore_te_tp2_pp2_ep4_etp1_selective_recompute_experimental",
+            Self { activations: 170, peak: 140 },
+        ),
+        (
+            "moe/gpt3_moe_mcore_te_tp2_pp2_ep4_etp1_no_mtp_no_a2a_ovlp_fine_grained_offloading",
+            Self { activations: 310, peak: 175 },
+        ),
+    ];
+
+    /// Dense models and those with experts, whose loads are not published; small and large ones.
+    fn of(run: &MegatronRun) -> Self {
+        if let Some((_, bounds)) = Self::OFF_THE_MARK.into_iter().find(|(name, _)| *name == run.run) {
+            return bounds;
+        }
+        let activations = match (run.flags.contains("--num-experts"), run.activations() > LARGE_ACTIVATIONS) {
+            (true, _) => 75,
+            (false, true) => 30,
+            (false, false) => 45,
+        };
+        Self { activations, peak: if run.is_large() { 80 } else { 245 } }
+    }
+}
+
+/// Activations from which on those of dense models are within 3 %.
+const LARGE_ACTIVATIONS: u64 = 1_200 << 20;
+/// What libraries allocate in a run of less than [`MegatronRun::LARGE`]: it is in the device's margin.
+const LIBRARIES: u64 = 300 << 20;
 
 /// Megatron-LM's own runs on eight H100: peak of the last pipeline rank, and what of it is allocated between
 /// iterations.
 #[test]
 fn runs_of_megatrons_test_suite() {
     let mut rows = Rows::default();
+    // Runs beyond 10 %, and all; small ones first.
+    let mut beyond = [(0, 0); 2];
     for run in megatron_runs() {
         let rank = Planned::new(&run.flags, run.gpus).last();
-        let held = Compared { measured: run.peak_bytes - run.allocated_bytes, predicted: rank.activations };
+        let held = Compared { measured: run.activations(), predicted: rank.activations };
+        let bounds = Bounds::of(&run);
         let peak = Compared { measured: run.peak_bytes, predicted: rank.peak() };
         let name = format!("`{}`", run.run);
         match run.nodes_known {
             true => rows.add(&[&name], &[&held, &peak]),
             false => rows.add(&[&name], &[&held]),
         }
-        assert!(held.permille().abs() <= run.activations_permille, "{}: {}", run.run, held.permille());
+        assert!(held.permille().abs() <= bounds.activations, "{}: {}", run.run, held.permille());
         if !run.nodes_known {
             continue;
         }
         let libraries = run.allocated_bytes.checked_sub(rank.fixed).expect("no less than is modelled");
-        assert!(libraries <= run.libraries_mib << 20, "{}: {} MiB", run.run, libraries >> 20);
-        // The workspaces of libraries are in the device's margin and weigh nothing where it matters.
-        if run.peak_bytes > 4 << 30 {
-            let most = if OFF_THE_MARK.contains(&run.run.as_str()) { 175 } else { 80 };
-            assert!(peak.permille().abs() <= most, "{}: {}", run.run, peak.permille());
-        }
+        assert!(run.is_large() || libraries <= LIBRARIES, "{}: {} MiB", run.run, libraries >> 20);
+        assert!(peak.permille().abs() <= bounds.peak, "{}: {}", run.run, peak.permille());
+        let counted = &mut beyond[usize::from(run.is_large())];
+        *counted = (counted.0 + usize::from(peak.permille().abs() > 100), counted.1 + 1);
+    }
+    for ((beyond, of), peaks) in beyond.into_iter().zip(["below", "above"]) {
+        rows.sentence(format!("{beyond} of {of} peaks {peaks} 4 GiB are off by more than 10 %"));
     }
     rows.are_documented();
 }
@@ -95,9 +131,9 @@ fn offloading_a_share_of_llama_65b() {
 }
 
 /// NVIDIA/Megatron-LM pull request 1752 offloads queries, keys and values under PP 2, two chunks a rank of two layers
-/// each. Its author expects 1,440 MB less on the first rank and 800 on the last, and measures 43,689,495,552 −
-/// 42,179,546,624 bytes. The shape is not published; how many layers' worth it is follows from the schedule: all in flight
-/// but the one that is running.
+/// each. Its author expects 1,440 MiB less on the first rank and 800 on the last, and measures 43,689,495,552 −
+/// 42,179,546,624 bytes less on the first. The shape is not published, so that bytes cannot be predicted, but their
+/// ratio: as many layers as are in flight, without the one that is running.
 #[test]
 fn layers_offloaded_in_an_interleaved_pipeline() {
     let layers = |rank| {
@@ -105,11 +141,7 @@ fn layers_offloaded_in_an_interleaved_pipeline() {
         let mut events = vec![Event::Forward(0); 2 * pipeline.units().expect("units") as usize];
         2 * most_in_flight(pipeline.events(&mut events).expect("a schedule")) as u64 - 1
     };
-    assert_eq!([layers(0), layers(1)], [9, 5]);
-    let expected = 160 << 20;
-    assert_eq!([layers(0) * expected, layers(1) * expected], [1_440 << 20, 800 << 20]);
-    let saved = Compared { measured: 43_689_495_552 - 42_179_546_624, predicted: layers(0) * expected };
-    assert_eq!(saved.permille(), 0);
+    assert_eq!(layers(0) * 800, layers(1) * 1_440);
 }
 
 /// What one setting changes between two of Megatron-LM's runs that are alike otherwise, in bytes of activations.
@@ -130,7 +162,7 @@ fn what_a_setting_changes() {
         let [more, less] = [more, less].map(|name| {
             let run = runs.iter().find(|run| run.run.ends_with(name)).expect("a run");
             let predicted = Planned::new(&run.flags, run.gpus).last().activations;
-            Compared { measured: run.peak_bytes - run.allocated_bytes, predicted }
+            Compared { measured: run.activations(), predicted }
         });
         let change =
             Compared { measured: more.measured - less.measured, predicted: more.predicted - less.predicted };

@@ -22,6 +22,8 @@ pub struct RankPlan {
     pub static_bytes: StaticBytes,
     /// D: device bytes less static bytes and margin.
     pub device_bytes: u64,
+    /// Host bytes for offloaded activations: the device's share less the optimizer's.
+    pub host_bytes: u64,
     /// Most units in flight.
     pub in_flight: usize,
     /// Σ floor at its highest over the schedule.
@@ -189,6 +191,7 @@ impl<'a> Rank<'a> {
             layers: stage.chunks.iter().map(|layers| layers.iter().map(|l| l.number).collect()).collect(),
             static_bytes: stage.static_bytes,
             device_bytes: self.stage.device_bytes,
+            host_bytes: self.stage.host_bytes,
             in_flight: most_in_flight(self.events),
             floor_bytes,
             provision,

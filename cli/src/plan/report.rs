@@ -4,6 +4,7 @@ use bagualu_core::layer::Strategy;
 use serde::Serialize;
 
 use super::advise::Advice;
+use super::configured;
 use super::iteration::Carried;
 use super::rank::{LoadPlan, RankPlan, Shortage};
 use super::{Plan, Verdict};
@@ -72,6 +73,7 @@ struct Rank<'a> {
     static_bytes: Static,
     optimizer_host_bytes: u64,
     device_bytes: u64,
+    host_bytes: u64,
     in_flight: usize,
     floor_bytes: u64,
     verdict: Verdict,
@@ -126,6 +128,7 @@ struct AsConfigured {
     configured_bytes: u64,
     configured_host_bytes: u64,
     configured_added_ns: u64,
+    configured_verdict: configured::Verdict,
 }
 
 #[derive(Serialize)]
@@ -217,6 +220,7 @@ fn rank_report<'a>(plan: &'a Plan, rank: &'a RankPlan) -> Rank<'a> {
         },
         optimizer_host_bytes: bytes.optimizer_host,
         device_bytes: rank.device_bytes,
+        host_bytes: rank.host_bytes,
         in_flight: rank.in_flight,
         floor_bytes: rank.floor_bytes,
         verdict: rank.verdict(),
@@ -228,11 +232,11 @@ fn rank_report<'a>(plan: &'a Plan, rank: &'a RankPlan) -> Rank<'a> {
             capacity_bytes: provision.capacity_bytes,
         }),
         infeasible: rank.provision.as_ref().err().map(Into::into),
-        loads: rank.loads.iter().map(|load| load_report(plan, load)).collect(),
+        loads: rank.loads.iter().map(|load| load_report(plan, rank, load)).collect(),
     }
 }
 
-fn load_report<'a>(plan: &'a Plan, load: &'a LoadPlan) -> Load<'a> {
+fn load_report<'a>(plan: &'a Plan, rank: &RankPlan, load: &'a LoadPlan) -> Load<'a> {
     Load {
         load: f64::from(load.load.0) / 1_000.0,
         rows: load.rows,
@@ -242,6 +246,7 @@ fn load_report<'a>(plan: &'a Plan, load: &'a LoadPlan) -> Load<'a> {
             configured_bytes: configured.peak_bytes,
             configured_host_bytes: configured.host_bytes,
             configured_added_ns: configured.added_ns,
+            configured_verdict: configured::Verdict::new(rank, configured),
         }),
         verdict: load.verdict(),
         outcome: match &load.outcome {

@@ -24,10 +24,21 @@ pub struct MegatronRun {
     pub peak_bytes: u64,
     /// Whether the number of nodes is published; without it optimizer state is unknown.
     pub nodes_known: bool,
-    /// What the error of the activations stays below, in thousandths.
-    pub activations_permille: i64,
-    /// What is allocated beyond weights, gradients and optimizer, at most.
-    pub libraries_mib: u64,
+}
+
+impl MegatronRun {
+    /// Bytes of a peak from which on what libraries allocate weighs little.
+    const LARGE: u64 = 4 << 30;
+
+    /// Bytes at the peak that are gone between iterations.
+    pub fn activations(&self) -> u64 {
+        self.peak_bytes - self.allocated_bytes
+    }
+
+    /// Whether the workspaces of libraries weigh little.
+    pub fn is_large(&self) -> bool {
+        self.peak_bytes > Self::LARGE
+    }
 }
 
 /// The runs, from `cli/tests/data`.
@@ -61,9 +72,9 @@ impl Compared {
     }
 }
 
-/// Rows of a table of the document.
+/// Rows of a table of the document, and what is said of them.
 #[derive(Default)]
-pub struct Rows(Vec<String>);
+pub struct Rows(Vec<String>, Vec<String>);
 
 impl Rows {
     /// Adds and prints a row.
@@ -75,9 +86,17 @@ impl Rows {
         self.0.push(row);
     }
 
+    /// Adds and prints what the text below the table says.
+    pub fn sentence(&mut self, sentence: String) {
+        println!("{sentence}");
+        self.1.push(sentence);
+    }
+
     /// The document must have them all.
     pub fn are_documented(&self) {
-        let lacks: Vec<_> = self.0.iter().filter(|row| !DOCUMENT.lines().any(|line| line == *row)).collect();
+        let lacks_row = |row: &&String| !DOCUMENT.lines().any(|line| line == *row);
+        let sentences = self.1.iter().filter(|sentence| !DOCUMENT.contains(sentence.as_str()));
+        let lacks: Vec<_> = self.0.iter().filter(lacks_row).chain(sentences).collect();
         assert!(lacks.is_empty(), "docs/predictions.md lacks rows that are computed: {lacks:#?}");
     }
 }
