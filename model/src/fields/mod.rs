@@ -2,14 +2,18 @@
 //! ms-swift, verl, and its own YAML files. One table says which field is which flag; a field that is not in
 //! it is the flag of the same name.
 
+mod defaults;
 mod table;
+mod values;
 
 use std::collections::BTreeMap;
 
 use crate::Preset;
-use crate::script::{ScriptError, config_flags};
+use crate::script::{FLAGS, ScriptError, config_flags};
+pub(crate) use defaults::{MS_SWIFT, Program};
 use table::Means::{self, Differs, Flag, Harmless, Not};
-use table::{ADAPTERS, OTHER_SECTIONS, OUTER_FIELDS, OUTER_SECTIONS, means};
+use table::{ADAPTERS, LOOP_FIELDS, LOOP_SECTIONS, OTHER_SECTIONS, OUTER_SECTIONS, matters, means};
+use values::{backend, element_type, is_false, is_true};
 
 /// A setting: where it stands and what it is set to.
 #[derive(Clone, PartialEq, Debug)]
@@ -48,11 +52,12 @@ pub(crate) struct Settings {
 /// What ms-swift, Megatron-Bridge and verl take where a model is given by its Hugging Face id.
 const WITH_A_MODEL: [&str; 4] = ["--bf16", "--use-distributed-optimizer", "--micro-batch-size", "1"];
 
-/// Turns settings into flags; of two settings of one flag the last counts, after those of data and
-/// trainer sections.
-pub(crate) fn settings(list: &[Setting]) -> Settings {
-    let mut reader = Reader::default();
-    let (outer, inner): (Vec<_>, Vec<_>) = list.iter().partition(|setting| setting.in_any(&OUTER_SECTIONS));
+/// Turns settings of `program`, or of the one that they are recognisably for, into flags. Of two settings of one
+/// flag the last counts, after those of sections around the model; `false` and null take earlier ones back.
+pub(crate) fn settings(list: &[Setting], program: Option<&'static Program>) -> Settings {
+    let list: Vec<_> = list.iter().map(Setting::unwrapped).collect();
+    let mut reader = Reader { program: program.or_else(|| defaults::program(&list)), ..Reader::default() };
+    let (outer, inner): (Vec<_>, Vec<_>) = list.iter().partition(|setting| setting.in_any(OUTER_SECTIONS));
     for setting in outer.into_iter().chain(inner) {
         reader.setting(setting);
     }
@@ -126,7 +131,14 @@ fn is_size(field: &str) -> bool {
 #[derive(Default)]
 struct Reader {
     settings: Settings,
+    program: Option<&'static Program>,
     model: Vec<String>,
+    /// Flags in the order of their last settings, with their values.
+    flags: Vec<(String, Vec<String>)>,
+    /// What the last setting of each flag said; `None` for null.
+    said: BTreeMap<String, (String, Option<String>)>,
+    /// Fields that were read of a section whose others are not.
+    read: BTreeMap<String, Vec<String>>,
     per_node: Option<u64>,
     /// Given, and known.
     nodes: Option<Option<u64>>,
@@ -138,35 +150,51 @@ struct Reader {
 impl Reader {
     fn setting(&mut self, setting: &Setting) {
         let field = setting.field();
-        let text = match &setting.value {
-            Value::Null => return,
-            Value::Text(text) => text.clone(),
-            Value::List(values) => values.join(","),
-        };
         let means = means(field);
         if matches!(means, Means::Samples) {
             // The samples of a prompt are a setting of the rollout, whose others are not the training's.
-            self.samples = self.samples.or(text.parse().ok().filter(|_| setting.in_any(&["rollout"])));
+            let samples = setting.value.text().and_then(|text| text.parse().ok());
+            if let Some(samples) = samples.filter(|_| setting.in_any(&["rollout"])) {
+                self.samples = self.samples.or(Some(samples));
+                self.read_of_section(setting);
+            }
             return;
         }
-        let other = |name: &str| OTHER_SECTIONS.contains(&name.to_ascii_lowercase().as_str());
+        let is_section = |sections: &[&str]| sections.contains(&field.to_ascii_lowercase().as_str());
+        let of_the_loop = || setting.in_any(&LOOP_SECTIONS) && LOOP_FIELDS.contains(&field);
         if setting.in_any(&ADAPTERS) {
-            self.once(setting, "training of all parameters is modelled", true);
-        } else if setting.in_any(OTHER_SECTIONS)
-            || other(field)
-            || (setting.in_any(&OUTER_SECTIONS) && !OUTER_FIELDS.contains(&field))
-        {
+            if setting.value != Value::Null {
+                self.once(setting, "training of all parameters is modelled", true);
+            }
+        } else if setting.in_any(OTHER_SECTIONS) || is_section(OTHER_SECTIONS) {
             self.once(setting, "", false);
+        } else if !setting.in_any(OUTER_SECTIONS) && !is_section(OUTER_SECTIONS) {
+            self.field(setting, means);
+        } else if setting.path.len() > 1 && (matters(field) || of_the_loop()) {
+            self.read_of_section(setting);
+            self.field(setting, means);
         } else {
-            self.field(setting, means, &text);
+            self.once(setting, "", false);
+        }
+    }
+
+    /// The section around `setting` that says what it is of.
+    fn section(setting: &Setting) -> String {
+        let sections = [&ADAPTERS[..], OTHER_SECTIONS, OUTER_SECTIONS].concat();
+        let at = setting.path.iter().position(|part| sections.contains(&part.to_ascii_lowercase().as_str()));
+        setting.path[..at.map_or(setting.path.len(), |at| at + 1)].join(".")
+    }
+
+    fn read_of_section(&mut self, setting: &Setting) {
+        let fields = self.read.entry(Self::section(setting)).or_default();
+        if !fields.iter().any(|field| field == setting.field()) {
+            fields.push(setting.field().to_owned());
         }
     }
 
     /// One line for a section, however many settings it has.
     fn once(&mut self, setting: &Setting, what: &str, warn: bool) {
-        let sections = [&ADAPTERS[..], OTHER_SECTIONS, &OUTER_SECTIONS].concat();
-        let at = setting.path.iter().position(|part| sections.contains(&part.to_ascii_lowercase().as_str()));
-        let name = setting.path[..at.map_or(setting.path.len(), |at| at + 1)].join(".");
+        let name = Self::section(setting);
         let (list, line) = match warn {
             true => (&mut self.settings.warnings, format!("{name}: {what}")),
             false => (&mut self.settings.ignored, name),
@@ -176,14 +204,16 @@ impl Reader {
         }
     }
 
-    fn field(&mut self, setting: &Setting, means: Means, text: &str) {
+    fn field(&mut self, setting: &Setting, means: Means) {
+        let Some(text) = &setting.value.text() else { return self.unset(setting, means) };
         let number = || text.trim().parse::<u64>().ok();
         let is = |word: &str| text.to_ascii_lowercase().contains(word);
         match means {
             Means::SameName => self.same_name(setting, text),
             Flag(flag) => self.flag(setting, flag, text),
-            Not(flag) if is_false(text) => self.flag(setting, flag, "true"),
-            Not(_) => {}
+            Means::Type(flag) => self.flag(setting, flag, &element_type(text)),
+            Means::Backend(flag) => self.flag(setting, flag, &backend(text)),
+            Not(flag) => self.flag(setting, flag, if is_false(text) { "true" } else { "false" }),
             Means::KvGroups => {
                 self.flag(setting, "--group-query-attention", "true");
                 self.flag(setting, "--num-query-groups", text);
@@ -194,6 +224,7 @@ impl Reader {
             Means::Norm if is("layernorm") => self.flag(setting, "--normalization", "LayerNorm"),
             Means::Norm => self.flag(setting, "--normalization", text),
             Means::Precision => self.precision(setting, &text.to_ascii_lowercase()),
+            Means::Strategy if is("fsdp") => self.flag(setting, "--use-megatron-fsdp", "true"),
             Means::Model => self.model(setting, text),
             Means::DevicesPerNode => self.per_node = number(),
             Means::Nodes => self.nodes = Some(number()),
@@ -204,24 +235,36 @@ impl Reader {
             Differs(how) if !is_false(text) && text != "full" => {
                 self.settings.warnings.push(format!("{} {text}: {how}", setting.shown()));
             }
-            Differs(_) | Harmless | Means::Samples => self.settings.ignored.push(setting.shown()),
+            Differs(_) | Harmless | Means::Samples | Means::Strategy => {
+                self.settings.ignored.push(setting.shown());
+            }
+        }
+    }
+
+    /// Null stands for the default: what was said before does not count.
+    fn unset(&mut self, setting: &Setting, means: Means) {
+        match means {
+            Flag(flag) | Not(flag) | Means::Type(flag) | Means::Backend(flag) => {
+                self.say(setting, flag, None)
+            }
+            Means::KvGroups => {
+                self.say(setting, "--group-query-attention", None);
+                self.say(setting, "--num-query-groups", None);
+            }
+            Means::Norm => self.say(setting, "--normalization", None),
+            Means::SameName => self.say(setting, &same_flag(setting), None),
+            _ => {}
         }
     }
 
     fn same_name(&mut self, setting: &Setting, text: &str) {
-        let field = setting.field();
-        let name = field.trim_start_matches('-').replace('_', "-");
-        let flag = format!("--{name}");
-        if is_false(text) {
-            return;
-        }
+        let flag = same_flag(setting);
+        let one = flag == "--moe-layer-freq";
         match &setting.value {
-            Value::List(values) if name == "moe-layer-freq" => {
-                self.flag(setting, &flag, &format!("[{}]", values.join(",")));
-            }
+            Value::List(values) if one => self.flag(setting, &flag, &format!("[{}]", values.join(","))),
             Value::List(values) => self.many(setting, &flag, values),
             // Megatron's tests write lists as text too.
-            _ if text.starts_with('[') && name != "moe-layer-freq" => {
+            _ if text.starts_with('[') && !one => {
                 self.many(setting, &flag, &[text.trim_matches(['[', ']']).to_owned()]);
             }
             _ => self.flag(setting, &flag, text),
@@ -230,26 +273,44 @@ impl Reader {
 
     /// A flag with several values, which may stand in one text.
     fn many(&mut self, setting: &Setting, flag: &str, values: &[String]) {
-        self.flag(setting, flag, "true");
         let values = values
             .iter()
             .flat_map(|value| value.split([' ', ',']))
             .map(|value| value.trim_matches(['"', '\'']));
-        self.settings
-            .flags
-            .extend(values.filter(|value| !value.is_empty() && !value.starts_with("--")).map(str::to_owned));
+        let values: Vec<_> =
+            values.filter(|value| !value.is_empty() && !value.starts_with("--")).map(str::to_owned).collect();
+        self.say(setting, flag, Some((values.join(","), values)));
     }
 
     /// `true` stands for a switch.
     fn flag(&mut self, setting: &Setting, flag: &str, text: &str) {
-        if is_false(text) {
-            return;
+        let is_switch = FLAGS.iter().any(|known| known.name == flag && known.value.is_none());
+        let values = match () {
+            () if is_true(text) => Vec::new(),
+            // A switch of the model or the program around it is taken back, too.
+            () if is_false(text) && is_switch => vec!["false".to_owned()],
+            () if is_false(text) => return self.say(setting, flag, None),
+            () => vec![text.to_owned()],
+        };
+        self.say(setting, flag, Some((text.to_ascii_lowercase(), values)));
+    }
+
+    /// Sets a flag or takes it back, in place of what was said of it before.
+    fn say(&mut self, setting: &Setting, flag: &str, value: Option<(String, Vec<String>)>) {
+        let shown = setting.shown();
+        let (text, values) = value.unzip();
+        let before = self.said.insert(flag.to_owned(), (shown.clone(), text.clone()));
+        if let (Some((other, Some(earlier))), Some(text)) = (before, &text)
+            && other != shown
+            && earlier != *text
+        {
+            self.settings
+                .warnings
+                .push(format!("{other} is {earlier} and {shown} is {text}: the latter is taken"));
         }
-        self.settings.flags.push(flag.to_owned());
-        if !is_true(text) {
-            self.settings.flags.push(text.to_owned());
-        }
-        self.settings.origins.insert(flag.to_owned(), setting.shown());
+        self.flags.retain(|(known, _)| known != flag);
+        self.flags.extend(values.map(|values| (flag.to_owned(), values)));
+        self.settings.origins.insert(flag.to_owned(), shown);
     }
 
     /// `bf16`, `16-mixed`, `bfloat16`, or a recipe of Megatron-Bridge such as `bf16_with_mxfp8_mixed`.
@@ -289,21 +350,51 @@ impl Reader {
     }
 
     fn finish(self) -> Settings {
-        let Self { mut settings, model, per_node, nodes, sequence, prompts, samples } = self;
-        let mut flags = model;
+        let Self {
+            mut settings,
+            program,
+            model,
+            flags,
+            read,
+            per_node,
+            nodes,
+            sequence,
+            prompts,
+            samples,
+            ..
+        } = self;
+        let sized = model.is_empty();
+        let mut words = model;
+        if let Some(program) = program {
+            let given = |flag: &str| flags.iter().any(|(name, _)| name == flag);
+            let with_experts = given("--num-experts") || words.iter().any(|word| word == "--num-experts");
+            let (assumed, note) = program.assumed(sized, with_experts, given);
+            words.extend(assumed);
+            settings.warnings.extend(note);
+        }
         if let Some(sequence) = sequence {
-            flags.extend(["--seq-length".to_owned(), sequence.to_string()]);
+            words.extend(["--seq-length".to_owned(), sequence.to_string()]);
         }
         if let Some(prompts) = prompts {
             let batch = prompts.saturating_mul(samples.unwrap_or(1));
-            flags.extend(["--global-batch-size".to_owned(), batch.to_string()]);
+            words.extend(["--global-batch-size".to_owned(), batch.to_string()]);
         }
-        flags.append(&mut settings.flags);
-        settings.flags = flags;
+        words.extend(flags.into_iter().flat_map(|(name, values)| [vec![name], values].concat()));
+        settings.flags = words;
+        for name in &mut settings.ignored {
+            if let Some(fields) = read.get(name) {
+                *name = format!("{name} (but {})", fields.join(", "));
+            }
+        }
         settings.gpus =
             per_node.zip(nodes.unwrap_or(Some(1))).map(|(devices, nodes)| devices.saturating_mul(nodes));
         settings
     }
+}
+
+/// The flag of a field's own name.
+fn same_flag(setting: &Setting) -> String {
+    format!("--{}", setting.field().trim_start_matches('-').replace('_', "-"))
 }
 
 impl Settings {
@@ -326,12 +417,4 @@ impl Settings {
             None => error,
         }
     }
-}
-
-fn is_true(text: &str) -> bool {
-    matches!(text, "true" | "True" | "TRUE" | "yes" | "on")
-}
-
-fn is_false(text: &str) -> bool {
-    matches!(text, "false" | "False" | "FALSE" | "no" | "off")
 }

@@ -1,5 +1,7 @@
 //! Which field means what.
 
+use crate::script::changes_memory;
+
 /// What a field means.
 #[derive(Clone, Copy)]
 pub(super) enum Means {
@@ -15,6 +17,12 @@ pub(super) enum Means {
     Norm,
     /// The name of a precision or of a recipe of mixed precision.
     Precision,
+    /// This flag, with the name of an element type.
+    Type(&'static str),
+    /// This flag, with one of an enumeration.
+    Backend(&'static str),
+    /// What runs the training beside its settings; fully sharded data parallel is one of them.
+    Strategy,
     /// A Hugging Face id or the folder of a model.
     Model,
     /// Devices of a node.
@@ -33,7 +41,7 @@ pub(super) enum Means {
     SameName,
 }
 
-use Means::{Differs, Flag, Harmless, Not};
+use Means::{Differs, Flag, Harmless, Not, Type};
 
 /// Fields that are not a flag of the same name.
 #[rustfmt::skip]
@@ -55,6 +63,11 @@ const FIELDS: &[(&str, Means)] = &[
     ("fp8_param", Flag("--fp8-param-gather")),
     ("grad_reduce_in_fp32", Not("--grad-reduce-in-bf16")),
     ("params_dtype", Means::Precision),
+    ("main_params_dtype", Type("--main-params-dtype")),
+    ("main_grads_dtype", Type("--main-grads-dtype")),
+    ("exp_avg_dtype", Type("--exp-avg-dtype")),
+    ("exp_avg_sq_dtype", Type("--exp-avg-sq-dtype")),
+    ("attention_backend", Means::Backend("--attention-backend")),
     ("normalization", Means::Norm),
     // NeMo and Megatron-Bridge.
     ("encoder_seq_length", Flag("--seq-length")),
@@ -87,6 +100,7 @@ const FIELDS: &[(&str, Means)] = &[
     ("ppo_micro_batch_size_per_gpu", Flag("--micro-batch-size")),
     ("ppo_mini_batch_size", Means::Prompts),
     ("n", Means::Samples),
+    ("strategy", Means::Strategy),
     ("use_dynamic_bsz", Differs("micro-batches of full sequences are modelled")),
     ("param_offload", Differs("parameters are modelled on the device")),
     ("grad_offload", Differs("gradients are modelled on the device")),
@@ -102,7 +116,7 @@ const HARMLESS: &[&str] = &[
     "gradient_accumulation_fusion", "init_method_std", "kl_loss_coef", "kl_loss_type", "layernorm_epsilon",
     "lazy_tokenize", "loss_scale", "max_epochs", "mcore_gpt", "mcore_model", "megatron_amp_O2", "model_author",
     "model_name", "model_type", "name", "num_train_epochs", "output_dir", "packing", "padding_free",
-    "perform_initialization", "pipeline_dtype", "ppo_epochs", "rotary_percent", "should_pad_vocab", "strategy",
+    "perform_initialization", "pipeline_dtype", "ppo_epochs", "rotary_percent", "should_pad_vocab",
     "system", "template", "transformer_engine", "use_dist_checkpointing", "use_hf", "use_kl_loss", "use_mbridge",
     "use_remove_padding",
 ];
@@ -117,24 +131,28 @@ pub(super) fn means(field: &str) -> Means {
     }
 }
 
-/// Sections whose settings describe something other than the trained model's memory.
+/// Sections that describe something other than the trained model and its run: nothing in them is the run's.
 #[rustfmt::skip]
 pub(super) const OTHER_SECTIONS: &[&str] = &[
-    "env_vars", "metrics", "exp_manager", "logger", "logging", "checkpoint", "tokenizer", "scheduler", "lr_scheduler",
-    "profiling", "profiler", "rng", "inference", "rollout", "ref", "critic", "reward_model", "reward", "teacher",
-    "reference", "algorithm", "validation", "wandb", "hydra", "callbacks", "resume", "slurm", "launcher", "straggler",
-    "ft", "dist", "comm_overlap", "nsys_profile", "optim", "ray_kwargs", "ray_init", "custom_reward_function",
-    "global_profiler", "env", "defaults", "run", "inprocess_restart", "rerun_state_machine", "test_type", "mode",
-    "before_script", "after_script", "launcher_args",
+    "env_vars", "env", "metrics", "inference", "rollout", "ref", "critic", "reward_model", "reward", "teacher",
+    "reference", "algorithm", "validation", "validation_ds", "test_ds", "hydra", "defaults", "run", "slurm",
+    "launcher", "launcher_args", "ray_kwargs", "ray_init", "custom_reward_function", "global_profiler", "test_type",
+    "mode", "before_script", "after_script",
 ];
 
-/// Sections of the data and of the loop around training, of which a few fields are the run's.
-pub(super) const OUTER_SECTIONS: [&str; 3] = ["data", "dataset", "trainer"];
-pub(super) const OUTER_FIELDS: [&str; 11] = [
-    "seq_length",
+/// Sections of what stands around the model. Most of their fields are without effect on memory, and some have
+/// names that mean something else in a model; but a field that is a flag's is read wherever it stands.
+#[rustfmt::skip]
+pub(super) const OUTER_SECTIONS: &[&str] = &[
+    "data", "dataset", "trainer", "exp_manager", "logger", "logging", "checkpoint", "tokenizer", "scheduler",
+    "lr_scheduler", "profiling", "profiler", "rng", "wandb", "callbacks", "resume", "straggler", "ft", "dist",
+    "comm_overlap", "nsys_profile", "optim", "inprocess_restart", "rerun_state_machine",
+];
+
+/// Sections of the data and of the loop around training, in which these fields are the run's, too.
+pub(super) const LOOP_SECTIONS: [&str; 3] = ["data", "dataset", "trainer"];
+pub(super) const LOOP_FIELDS: [&str; 9] = [
     "sequence_length",
-    "micro_batch_size",
-    "global_batch_size",
     "max_prompt_length",
     "max_response_length",
     "devices",
@@ -142,7 +160,21 @@ pub(super) const OUTER_FIELDS: [&str; 11] = [
     "precision",
     "n_gpus_per_node",
     "nnodes",
+    "strategy",
 ];
+
+/// Fields that have another meaning outside of a model.
+const OF_THE_MODEL: [&str; 6] = ["activation", "bias", "max_length", "model", "n", "path"];
+
+/// Whether `field`, in a section of what stands around the model, may be the run's all the same.
+pub(super) fn matters(field: &str) -> bool {
+    match means(field) {
+        _ if OF_THE_MODEL.contains(&field) => false,
+        Flag(_) | Not(_) | Type(_) | Differs(_) | Means::Backend(_) | Means::KvGroups => true,
+        Means::SameName => changes_memory(&format!("--{}", field.replace('_', "-"))),
+        _ => false,
+    }
+}
 
 /// Sections that change what is trained.
 pub(super) const ADAPTERS: [&str; 2] = ["peft", "lora"];

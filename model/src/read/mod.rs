@@ -126,7 +126,7 @@ fn config_json(text: &[u8], given: &Given) -> Result<Launch, ReadError> {
 }
 
 fn yaml_file(text: &str, given: &Given) -> Result<Launch, ReadError> {
-    let settings = fields::settings(&yaml::settings(text)?);
+    let settings = fields::settings(&yaml::settings(text)?, None);
     let gpus = given.gpus.or(settings.gpus).ok_or(ReadError::NoGpus)?;
     Ok(from_settings(&settings, &given.flags, gpus)?)
 }

@@ -175,6 +175,15 @@ const ALIASES: &[(&str, &str)] = &[
     ("--use-custom-fsdp", "--use-megatron-fsdp"),
 ];
 
+/// Whether the flag of this name is read, or is known to change memory.
+pub(crate) fn changes_memory(name: &str) -> bool {
+    let alias = ALIASES.iter().any(|(alias, _)| *alias == name);
+    let effect = effect(name, &[]);
+    alias
+        || FLAGS.iter().any(|flag| flag.name == name)
+        || !matches!(effect, Effect::Harmless | Effect::Unknown)
+}
+
 /// The flags of one command.
 #[derive(Debug, Default)]
 pub(super) struct Flags {

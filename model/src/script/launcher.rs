@@ -2,7 +2,7 @@
 
 use super::expand::{Environment, Variable, is_unknown};
 use super::flags::FLAGS;
-use crate::fields::{Setting, Settings, settings as settings_of};
+use crate::fields::{MS_SWIFT, Setting, Settings, settings as settings_of};
 
 /// Splits a command into launcher words and Megatron's: after the training script, or else from the first
 /// flag that the model reads.
@@ -44,13 +44,13 @@ pub(super) fn settings(launcher: &[String], words: &[String]) -> (Settings, Vec<
     if swift(launcher).is_some() {
         let options: Vec<_> = words.chunk_by(|_, next| !next.starts_with("--")).collect();
         let list: Vec<_> = options.into_iter().filter_map(Setting::of_option).collect();
-        return (settings_of(&list), Vec::new());
+        return (settings_of(&list, Some(&MS_SWIFT)), Vec::new());
     }
     if words.iter().any(|word| overrides_size(word)) {
         let (list, rest): (Vec<_>, Vec<_>) =
             words.iter().partition(|word| Setting::of_override(word).is_some());
         let list: Vec<_> = list.into_iter().filter_map(|word| Setting::of_override(word)).collect();
-        return (settings_of(&list), rest.into_iter().cloned().collect());
+        return (settings_of(&list, None), rest.into_iter().cloned().collect());
     }
     (Settings::default(), words.to_vec())
 }

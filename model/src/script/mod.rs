@@ -23,6 +23,7 @@ mod to_flags;
 
 pub use error::ScriptError;
 pub(crate) use expand::sanitize;
+pub(crate) use flags::changes_memory;
 pub use flags::{FLAGS, Flag};
 pub(crate) use to_flags::config_flags;
 pub use to_flags::to_flags;
