@@ -31,7 +31,7 @@ pub struct Input {
     format: Option<String>,
     /// A preset: a row of the paper's Table II (glm-423b-a30b …) or a public model (deepseek-v3 …), also by its
     /// Hugging Face id
-    #[arg(long, value_name = "NAME", conflicts_with = "script", hide_possible_values = true,
+    #[arg(long, value_name = "NAME", hide_possible_values = true,
         value_parser = Names(|| MODELS.to_vec()))]
     model: Option<String>,
     /// The device: a preset (dcu-64g is the paper's), or a TOML file: a path with a / or the ending .toml
@@ -94,6 +94,13 @@ impl Input {
     /// What is launched, and where it comes from.
     pub fn launch(&self) -> Result<(Launch, String), Error> {
         self.check_script_options()?;
+        if let (Some(path), Some(name)) = (&self.script, &self.model) {
+            let problem = format!("{name} is given beside {}, which has a model of its own", path.display());
+            let fix = format!(
+                "drop one of them; for {name} with the file's distribution give --model and its flags"
+            );
+            return Err(Error::bad_input("--model", problem, fix));
+        }
         Ok(match (&self.script, &self.model) {
             (Some(path), _) => (self.script(path)?, path.display().to_string()),
             (None, Some(name)) => (self.preset(name)?, name.clone()),

@@ -180,3 +180,19 @@ fn flags_beside_a_config_describe_the_run() {
     let given = Given { arguments: vec!["x".to_owned()], ..alone };
     assert_eq!(read(b"{}", None, &given), Err(ReadError::OnlyForScripts { option: "--arg" }));
 }
+
+#[test]
+fn layers_of_another_kind_than_attention_are_told() {
+    let text = |kinds: &str| {
+        format!(
+            "{{\"model_type\": \"llama\", \"hidden_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \
+             \"num_key_value_heads\": 4, \"intermediate_size\": 64, \"vocab_size\": 128, \"layer_types\": {kinds}}}"
+        )
+    };
+    let warnings = |kinds: &str| HuggingFace::parse(text(kinds).as_bytes()).expect("a config").warnings;
+    assert_eq!(warnings("[\"full_attention\", \"full_attention\"]"), [""; 0]);
+    assert_eq!(
+        warnings("[\"linear_attention\", \"full_attention\"]"),
+        ["layer_types: 1 layers are \"linear_attention\"; full attention is modelled in all of them"]
+    );
+}

@@ -179,3 +179,10 @@ fn fully_sharded_training_is_refused_by_its_setting() {
     let launch = yaml(&format!("{MODEL}micro_batch_size: 1\nactor: {{strategy: megatron}}\n"));
     assert!(launch.ignored.contains(&"actor.strategy".to_owned()));
 }
+
+#[test]
+fn a_checkpoint_without_its_sizes_is_named() {
+    let script = "NPROC_PER_NODE=8 megatron sft --load Qwen3-30B-A3B-mcore --micro_batch_size 1\n";
+    let error = read(script.as_bytes(), None, &Given::default()).expect_err("no sizes").to_string();
+    assert!(error.contains("\"Qwen3-30B-A3B-mcore\"") && error.contains("config.json"), "{error}");
+}

@@ -422,3 +422,39 @@ fn settings_that_as_configured_does_not_follow_are_warned_about() {
     assert_eq!(launch.warnings, warnings);
     assert_eq!(launch.replaced.len(), 3, "{:?}", launch.replaced);
 }
+
+#[test]
+fn words_that_may_hide_a_missing_flag_are_named() {
+    let script = "torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1 $(cat args.txt)";
+    let error = parse(script.as_bytes()).expect_err("no sizes").to_string();
+    assert!(error.contains("is missing, unless it is in $(cat args.txt)"), "{error}");
+}
+
+#[test]
+fn accelerate_counts_all_processes_and_ssh_is_followed() {
+    let devices = |launcher: &str| {
+        parse(format!("{launcher} pretrain_gpt.py --num-layers 2 {BASE}").as_bytes())
+            .map(|launch| launch.parallelism.gpus)
+    };
+    assert_eq!(devices("accelerate launch --config_file x.yaml --num_machines 2 --num_processes 16"), Ok(16));
+    assert!(devices("accelerate launch").expect_err("unknown").to_string().contains("--gpus N"));
+    let inner = format!("cd /x && torchrun --nnodes 2 --nproc_per_node 8 x.py --num-layers 2 {BASE}");
+    for line in [
+        format!("ssh -n node1 \"{inner}\""),
+        format!("for node in a b; do\n  ssh $node '{inner}' &\ndone"),
+        format!("pdsh -w a,b \"{inner}\""),
+    ] {
+        let launch = parse(line.as_bytes()).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert_eq!(launch.parallelism.gpus, 16, "{line}");
+    }
+}
+
+#[test]
+fn the_older_switches_of_fp8_are_its_format() {
+    let fp8 = |flags: &str| {
+        read(&format!("torchrun --nproc_per_node 1 x.py --num-layers 2 {BASE} {flags}")).parallelism.fp8
+    };
+    let format = fp8("--fp8-format hybrid");
+    assert!(format.is_some());
+    assert_eq!((fp8("--fp8-hybrid"), fp8("--fp8-e4m3"), fp8("")), (format, format, None));
+}

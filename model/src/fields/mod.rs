@@ -132,6 +132,8 @@ fn is_size(field: &str) -> bool {
 struct Reader {
     settings: Settings,
     program: Option<&'static Program>,
+    /// Where the sizes come from if nothing else gives them.
+    checkpoint: Option<String>,
     model: Vec<String>,
     /// Flags in the order of their last settings, with their values.
     flags: Vec<(String, Vec<String>)>,
@@ -160,6 +162,10 @@ impl Reader {
             }
             return;
         }
+        if self.is_swift() && field == "load" {
+            // A checkpoint of Megatron's has the sizes beside it.
+            self.checkpoint = setting.value.text();
+        }
         let is_section = |sections: &[&str]| sections.contains(&field.to_ascii_lowercase().as_str());
         let of_the_loop = || setting.in_any(&LOOP_SECTIONS) && LOOP_FIELDS.contains(&field);
         if setting.in_any(&ADAPTERS) {
@@ -176,6 +182,10 @@ impl Reader {
         } else {
             self.once(setting, "", false);
         }
+    }
+
+    fn is_swift(&self) -> bool {
+        self.program.is_some_and(|program| program.name == MS_SWIFT.name)
     }
 
     /// The section around `setting` that says what it is of.
@@ -353,6 +363,7 @@ impl Reader {
         let Self {
             mut settings,
             program,
+            checkpoint,
             model,
             flags,
             read,
@@ -381,6 +392,7 @@ impl Reader {
         }
         words.extend(flags.into_iter().flat_map(|(name, values)| [vec![name], values].concat()));
         settings.flags = words;
+        settings.unknown_model = settings.unknown_model.or(checkpoint);
         for name in &mut settings.ignored {
             if let Some(fields) = read.get(name) {
                 *name = format!("{name} (but {})", fields.join(", "));

@@ -1,5 +1,7 @@
 //! Hugging Face `config.json` to a shape, by the keys of each model type.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::ConfigError;
@@ -294,13 +296,28 @@ impl<'a> Reader<'a> {
     fn window(&mut self) -> Result<(), ConfigError> {
         let used = self.switch("use_sliding_window")?.unwrap_or(true);
         let window = self.value("sliding_window").is_some();
-        self.used.push("layer_types");
+        self.layer_types();
         if used && window {
             self.warnings.push("sliding_window: attention is priced without a window".to_owned());
         }
-        // The element type of the file is that of a checkpoint; the run's is given by flags.
-        self.used.extend(["torch_dtype", "dtype"]);
         Ok(())
+    }
+
+    /// Layers of other kinds than attention, or attention that is not full.
+    fn layer_types(&mut self) {
+        const KEY: &str = "layer_types";
+        let kinds: Vec<_> = self.value(KEY).into_iter().filter_map(Value::as_array).flatten().collect();
+        // Windows have a key of their own.
+        let same = |kind: &Value| matches!(kind.as_str(), Some("full_attention" | "sliding_attention"));
+        let others: BTreeSet<_> =
+            kinds.iter().filter(|kind| !same(kind)).map(|kind| kind.to_string()).collect();
+        if !others.is_empty() {
+            let count = kinds.iter().filter(|kind| !same(kind)).count();
+            let others = others.into_iter().collect::<Vec<_>>().join(", ");
+            self.warnings.push(format!(
+                "{KEY}: {count} layers are {others}; full attention is modelled in all of them"
+            ));
+        }
     }
 
     fn value(&mut self, key: &'static str) -> Option<&'a Value> {

@@ -89,6 +89,6 @@ pub(super) const HARMLESS: &[&str] = &[
     "num_beams", "output_", "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type",
     "quantization_config", "return_dict", "rms_norm_eps", "rope_", "rotary_", "routed_scaling_factor",
     "router_aux_loss_coef", "router_jitter_noise", "router_z_loss", "scoring_func", "seq_aux", "swiglu_limit", "task_specific_params",
-    "temperature", "tokenizer_class", "top_p", "topk_group", "topk_method", "transformers_version", "use_cache", "use_return_dict",
+    "dtype", "temperature", "tokenizer_class", "torch_dtype", "top_p", "topk_group", "topk_method", "transformers_version", "use_cache", "use_return_dict",
     "sep_token_id", "expert_router_", "vision_config", "image_token_id", "ignore_index", "mscale", "use_mrope",
 ];

@@ -42,6 +42,13 @@ pub enum ScriptError {
         /// The flag.
         flag: &'static str,
     },
+    /// A needed flag is not given, unless in words that are known only when the script runs.
+    Hidden {
+        /// The flag.
+        flag: &'static str,
+        /// The words as they are written.
+        text: String,
+    },
     /// A needed flag's value is known only when the script runs.
     Unknown {
         /// The flag.
@@ -96,6 +103,7 @@ impl ScriptError {
     pub(crate) fn flag(&self) -> Option<&'static str> {
         match self {
             Self::Missing { flag }
+            | Self::Hidden { flag, .. }
             | Self::Unknown { flag, .. }
             | Self::BadValue { flag, .. }
             | Self::NotModelled { flag } => Some(flag),
@@ -143,6 +151,12 @@ impl fmt::Display for ScriptError {
             Self::Missing { flag } => {
                 write!(f, "{flag} is missing; add it to the script or give {flag} N beside it")
             }
+            Self::Hidden { flag, text } => write!(
+                f,
+                "{flag} is missing, unless it is in {text}, which is known only when the script runs; write the flags \
+                 out in its place, give --env NAME=VALUE for a variable or --arg VALUE for an argument, or {flag} N \
+                 beside the script"
+            ),
             Self::Unknown { flag, text } => write!(
                 f,
                 "{flag} is {text:?}, which is known only when the script runs; give {flag} VALUE beside the \

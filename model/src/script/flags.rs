@@ -175,9 +175,14 @@ const ALIASES: &[(&str, &str)] = &[
     ("--use-custom-fsdp", "--use-megatron-fsdp"),
 ];
 
+/// Older switches, which stand for a flag with a value.
+const SWITCHES: &[(&str, &str, &str)] =
+    &[("--fp8-hybrid", "--fp8-format", "hybrid"), ("--fp8-e4m3", "--fp8-format", "e4m3")];
+
 /// Whether the flag of this name is read, or is known to change memory.
 pub(crate) fn changes_memory(name: &str) -> bool {
-    let alias = ALIASES.iter().any(|(alias, _)| *alias == name);
+    let alias = ALIASES.iter().any(|(alias, _)| *alias == name)
+        || SWITCHES.iter().any(|(switch, ..)| *switch == name);
     let effect = effect(name, &[]);
     alias
         || FLAGS.iter().any(|flag| flag.name == name)
@@ -194,6 +199,8 @@ pub(super) struct Flags {
     pub replaced: Vec<String>,
     /// One line for each flag or word that may change memory and is not modelled.
     pub warnings: Vec<String>,
+    /// Words that are not known and may hide flags.
+    hidden: Vec<String>,
 }
 
 impl Flags {
@@ -226,6 +233,12 @@ impl Flags {
         let name = &*name.replace('_', "-");
         let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, name)| *name);
         let name = alias.unwrap_or(name);
+        if let Some((_, name, value)) = SWITCHES.iter().find(|(switch, ..)| *switch == name) {
+            if values.first().is_none_or(|value| !matches!(&**value, "false" | "False")) {
+                self.add(name, vec![(*value).to_owned()], environment);
+            }
+            return;
+        }
         if let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) {
             let own = if flag.many { values.len() } else { usize::from(flag.value.is_some()) };
             let rest = values.split_off(own.min(values.len()));
@@ -264,6 +277,17 @@ impl Flags {
         for word in words.iter().filter(|word| is_unknown(word)) {
             let shown = environment.shown(word);
             self.warnings.push(format!("{shown}: not known without running the script; taken as empty"));
+            self.hidden.push(shown);
+        }
+    }
+
+    /// `error`, with the words that may hide a flag that is missing.
+    pub fn hidden(&self, error: ScriptError) -> ScriptError {
+        match error {
+            ScriptError::Missing { flag } if !self.hidden.is_empty() => {
+                ScriptError::Hidden { flag, text: self.hidden.join(" ") }
+            }
+            error => error,
         }
     }
 

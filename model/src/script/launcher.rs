@@ -96,6 +96,13 @@ pub(super) fn devices(launcher: &[String], environment: &Environment) -> Result<
         None if torchrun.is_some() => &[],
         None => before,
     };
+    if let Some(at) = find(&["accelerate"]) {
+        // It counts the processes of all machines.
+        let launch = Launcher { scheduler: &[], torchrun: &launcher[at..], environment };
+        return launch
+            .flag(launch.torchrun, &["--num_processes", "--num-processes"])?
+            .ok_or_else(String::new);
+    }
     let launch = Launcher { scheduler, torchrun: own, environment };
     let devices = if torchrun.is_some() { launch.processes()? } else { launch.tasks()? };
     devices.ok_or_else(String::new)

@@ -170,8 +170,8 @@ fn build(
         words.iter().cloned().chain(overrides.iter().map(|word| sanitize(word))).collect();
     let flags = Flags::new(&words, environment);
     let reader = Reader { flags: &flags, environment };
-    let config = reader.config()?;
-    let parallelism = reader.parallelism(gpus, config.layers)?;
+    let config = reader.config().map_err(|error| flags.hidden(error))?;
+    let parallelism = reader.parallelism(gpus, config.layers).map_err(|error| flags.hidden(error))?;
     let settings = reader.settings()?;
     let dispatcher = reader.dispatcher(&config, &parallelism)?;
     let Flags { ignored, replaced, mut warnings, .. } = flags;

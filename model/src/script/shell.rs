@@ -330,6 +330,14 @@ impl Shell {
             self.prefix = outer;
             return Ok(status);
         }
+        // `ssh host "…"` runs its words as a shell does.
+        let quoted = |field: &String| {
+            field.split_whitespace().count() > 1 && field.split_whitespace().any(starts_training)
+        };
+        let remote = fields.iter().position(|field| is_remote(field));
+        if let Some(at) = remote.and_then(|at| Some(at + fields[at..].iter().position(quoted)?)) {
+            return self.again(&fields[at..].join(" "));
+        }
         if fields.iter().any(|field| starts_training(field)) || launcher::swift(&fields).is_some() {
             let words: Vec<_> = self.prefix.iter().cloned().chain(fields).collect();
             if !self.launches.iter().any(|launch| launch.words == words) {
@@ -450,6 +458,11 @@ fn both(a: Status, b: Status) -> Status {
 
 fn is_shell(word: &str) -> bool {
     matches!(word.rsplit('/').next(), Some("bash" | "sh"))
+}
+
+/// Whether a word runs others on another machine.
+fn is_remote(word: &str) -> bool {
+    matches!(word.rsplit('/').next(), Some("ssh" | "pdsh" | "clush"))
 }
 
 /// Whether a word marks a training command: a flag that every Megatron training has.
