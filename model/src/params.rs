@@ -118,7 +118,8 @@ impl Parameters {
         let (router, latent, experts, shared) = match &shape.moe {
             None => (0, 0, 0, 0),
             Some(moe) => (
-                shape.h * moe.experts,
+                // Megatron's router has a bias where its linear layers have one (`moe/router.py`).
+                (shape.h + bias) * moe.experts,
                 latent(shape, moe, bias),
                 moe.local * mlp(shape, moe.width, moe.f, bias),
                 if moe.shared > 0 {

@@ -227,3 +227,15 @@ fn sizes_past_the_integers_are_an_error_not_a_wrap() {
     let error = Model::new(&config, &alone(), &Device::named("h100-80g").expect("a preset"));
     assert!(error.expect_err("too big").to_string().contains("2^64"));
 }
+
+#[test]
+fn a_router_has_a_bias_where_linear_layers_have_one() {
+    let total = |bias: bool| {
+        let config = ModelConfig { bias, ..small() };
+        let experts = config.moe.as_ref().expect("experts").experts;
+        let parameters = build(&config, &alone()).stages[0].parameters;
+        (parameters.router, experts * u64::from(config.layers))
+    };
+    let ((without, biases), (with, _)) = (total(false), total(true));
+    assert_eq!(with - without, biases);
+}
