@@ -19,6 +19,8 @@ const GIB: u64 = 1 << 30;
 const MAX_SCRIPT: u64 = bagualu_model::script::MAX_INPUT as u64 + 1;
 /// Largest number of GiB that an option takes.
 const MAX_GIB: u64 = 1 << 20;
+/// Decimals of a number of GiB at most: to a MiB, about.
+const GIB_DECIMALS: usize = 3;
 
 /// The model, its distribution and its device.
 #[derive(clap::Args, Clone, Debug)]
@@ -40,15 +42,15 @@ pub struct Input {
     /// Devices in all, if the launcher does not say or to plan for another number
     #[arg(long, value_name = "N", overrides_with = "gpus")]
     gpus: Option<u64>,
-    /// Memory of the device, GiB, instead of the preset's
-    #[arg(long, value_name = "GIB")]
-    memory: Option<u64>,
+    /// Memory of the device, GiB (62.5 is one), instead of the preset's
+    #[arg(long, value_name = "GIB", allow_negative_numbers = true)]
+    memory: Option<String>,
     /// Memory set aside for fragmentation and workspace, GiB, instead of the preset's
-    #[arg(long, value_name = "GIB")]
-    margin: Option<u64>,
+    #[arg(long, value_name = "GIB", allow_negative_numbers = true)]
+    margin: Option<String>,
     /// Pinned host memory for each device, GiB, instead of the preset's
-    #[arg(long, value_name = "GIB")]
-    host: Option<u64>,
+    #[arg(long, value_name = "GIB", allow_negative_numbers = true)]
+    host: Option<String>,
     /// An argument of the script ($1, $2, …); may be repeated
     #[arg(long = "arg", value_name = "VALUE", allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -146,22 +148,18 @@ impl Input {
             })?,
         };
         let sizes = [
-            ("--memory", self.memory, &mut device.memory_bytes),
-            ("--margin", self.margin, &mut device.margin_bytes),
-            ("--host", self.host, &mut device.host_bytes),
+            ("--memory", &self.memory, &mut device.memory_bytes),
+            ("--margin", &self.margin, &mut device.margin_bytes),
+            ("--host", &self.host, &mut device.host_bytes),
         ];
-        for (option, gib, bytes) in sizes {
-            match gib {
-                Some(gib) if gib > MAX_GIB => {
-                    return Err(Error::bad_input(
-                        option,
-                        format!("{gib} GiB"),
-                        format!("give at most {MAX_GIB}"),
-                    ));
-                }
-                Some(gib) => *bytes = gib * GIB,
-                None => {}
-            }
+        for (option, text, bytes) in sizes {
+            let Some(text) = text else { continue };
+            *bytes = gib(text).ok_or_else(|| {
+                let fix = format!(
+                    "give a number from 0 to {MAX_GIB} with at most {GIB_DECIMALS} decimals, as 62.5"
+                );
+                Error::bad_input(option, format!("{text:?} is no number of GiB"), fix)
+            })?;
         }
         Ok(device)
     }
@@ -212,6 +210,17 @@ impl Input {
         };
         from_flags(&self.flags.0, gpus).map_err(|error| refused("flags", &error.into()))
     }
+}
+
+/// A decimal number of GiB in bytes, rounded down.
+fn gib(text: &str) -> Option<u64> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(decimals) || decimals.len() > GIB_DECIMALS {
+        return None;
+    }
+    let thousandths: u64 = format!("{whole}{decimals:0<GIB_DECIMALS$}").parse().ok()?;
+    (thousandths <= MAX_GIB * 1_000).then(|| (u128::from(thousandths) * u128::from(GIB) / 1_000) as u64)
 }
 
 fn refused(field: &str, error: &ReadError) -> Error {
@@ -308,5 +317,25 @@ impl clap::FromArgMatches for MegatronFlags {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gib_are_decimal_numbers() {
+        assert_eq!((gib("64"), gib("0")), (Some(64 << 30), Some(0)));
+        assert_eq!(
+            (gib("62.3"), gib("0.5"), gib("1.125")),
+            (Some(66_894_115_635), Some(1 << 29), Some(9 << 27))
+        );
+        assert_eq!(gib("1048576"), Some(1 << 50));
+        for bad in
+            ["", "-1", "NaN", "inf", "1e3", "1.", ".5", "1.2345", "1048576.001", "99999999999999999999", "٣"]
+        {
+            assert_eq!(gib(bad), None, "{bad}");
+        }
     }
 }

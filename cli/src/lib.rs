@@ -18,6 +18,7 @@ pub mod plan;
 pub mod progress;
 pub mod replay;
 pub mod solve;
+pub mod spike;
 
 pub use error::Error;
 

@@ -243,6 +243,22 @@ fn memory_changes_the_answer() {
 }
 
 #[test]
+fn what_is_reserved_for_work_is_said() {
+    let shown = |spike: &[&str]| {
+        let output = run(&[&GLM[..], &["--load", "1"], spike].concat());
+        String::from_utf8(output.stdout).expect("UTF-8").replace("\n  ", " ")
+    };
+    let default = shown(&[]);
+    assert!(default.contains("for rows up to load 2.6 (--spike)."), "{default}");
+    assert!(shown(&["--spike", "1.5"]).contains("(--spike)."));
+    assert_ne!(shown(&["--spike", "1.5"]), default);
+    let narrow = run(&[&GLM[..], &["--spike", "1.5", "--json"]].concat());
+    let answer: Value = serde_json::from_slice(&narrow.stdout).expect("one JSON document");
+    assert_eq!(answer["spike"], 1.5);
+    assert!(answer["work_bytes"].as_u64() > Some(0));
+}
+
+#[test]
 fn the_micro_batch_of_the_peak_meets_the_plan_s_peak() {
     // Without interleaving the rank has one chunk, so its peak is the rank's.
     let arguments = [&GLM[..], &["--num-virtual-stages-per-pipeline-rank", "1", "--load", "1.2"]].concat();

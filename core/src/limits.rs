@@ -1,7 +1,7 @@
 //! Named build-time limits.
 //!
 //! Each can be changed when the crate is built, by an environment variable of the name
-//! `BAGUALU_` + the constant's (`BAGUALU_MAX_LAYERS=96 cargo build`). Exceeding one at run time is a
+//! `BAGUALU_` + the constant's (`BAGUALU_MAX_LAYERS=256 cargo build`). Exceeding one at run time is a
 //! typed error, never a panic.
 
 /// Tensors of one layer, saved or not. At most 64: sets of tensors are bit sets.
@@ -9,7 +9,7 @@ pub const MAX_TENSORS: usize = limit(option_env!("BAGUALU_MAX_TENSORS"), 64);
 /// Operators of one layer. At most 64: sets of operators are bit sets.
 pub const MAX_OPS: usize = limit(option_env!("BAGUALU_MAX_OPS"), 64);
 /// Layers of one selection (a virtual stage of a pipeline rank).
-pub const MAX_LAYERS: usize = limit(option_env!("BAGUALU_MAX_LAYERS"), 64);
+pub const MAX_LAYERS: usize = limit(option_env!("BAGUALU_MAX_LAYERS"), 128);
 /// Ranks of an expert-parallel group.
 pub const MAX_EP_RANKS: usize = limit(option_env!("BAGUALU_MAX_EP_RANKS"), 256);
 /// Operators of one chain of an interleaving problem.

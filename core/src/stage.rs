@@ -368,7 +368,8 @@ impl fmt::Display for StageError {
             Self::Cost(error) => error.fmt(f),
             Self::TooManyLayers { chunk, count } => write!(
                 f,
-                "chunk {chunk} has {count} layers; this build takes {MAX_LAYERS} (BAGUALU_MAX_LAYERS)"
+                "chunk {chunk} has {count} layers; this build takes {MAX_LAYERS}: give more pipeline ranks (PP) or virtual \
+                 stages (V), or build with BAGUALU_MAX_LAYERS={count}"
             ),
             Self::NoSuchType { chunk, layer, kind } => {
                 write!(f, "layer {layer} of chunk {chunk} names layer type {kind}, which does not exist")

@@ -22,7 +22,7 @@ pub struct Memory {
 
 impl Default for Memory {
     /// Some tens of row counts for each layer type, and the plans of an iteration of 64 micro-batches of 8
-    /// layers: about 7 MiB.
+    /// layers: about 9 MiB.
     fn default() -> Self {
         Self { fronts: 64, points: 1_024, plans: 1_024 }
     }

@@ -109,6 +109,8 @@ pub struct Parallelism {
     pub precision: Precision,
     /// Element type of the gradient buffer.
     pub gradients: GradientType,
+    /// Whether 2-byte numbers are FP16 (`--fp16`), not BF16: the same bytes, another optimizer.
+    pub fp16: bool,
     /// Whether optimizer state is divided over the data-parallel ranks (`--use-distributed-optimizer`).
     pub distributed_optimizer: bool,
     /// What the optimizer keeps.
@@ -140,6 +142,7 @@ impl Default for Parallelism {
             global_batch: 1,
             precision: Precision::Bf16,
             gradients: GradientType::Fp32,
+            fp16: false,
             distributed_optimizer: false,
             optimizer: Optimizer::default(),
             fp8: None,

@@ -263,6 +263,20 @@ fn what_is_wrong_is_named_with_its_value_and_a_fix() {
     let launch = |flags: &str| format!("torchrun --nproc_per_node 2 pretrain_gpt.py {flags} {BASE}");
     for (script, words) in [
         (launch(""), ["--num-layers is missing", "give --num-layers N"]),
+        (
+            launch("--num-layers 2 --recompute-granularity full"),
+            ["--recompute-method is missing", "give --recompute-method uniform|block"],
+        ),
+        (
+            launch("--num-layers 2 --recompute-granularity full --recompute-method block"),
+            ["--recompute-num-layers is missing", "give --recompute-num-layers N"],
+        ),
+        (
+            launch(
+                "--num-layers 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E|t|tL'",
+            ),
+            ["lists 3 stages for --pipeline-model-parallel-size 2", "list 2, or a multiple of it"],
+        ),
         (launch("--num-layers many"), ["--num-layers is \"many\"", "a whole number"]),
         (launch("--num-layers -3"), ["--num-layers is \"-3\"", "a whole number"]),
         (launch("--num-layers"), ["--num-layers is \"\"", "a value"]),
@@ -342,6 +356,8 @@ fn hostile_input_ends_in_an_answer() {
     }
     assert!(matches!(parse(&vec![b'#'; 1 << 20]), Err(ScriptError::TooLong { .. })));
     assert!(matches!(parse(b"f() { f; }\nf"), Err(ScriptError::TooDeep { .. })));
+    assert!(refused("f() { f; }\nf").starts_with("more than 64 levels of nested calls"));
+    assert!(refused(&"if true; then\n".repeat(60)).contains(": more than 48 levels of nesting"));
     assert!(matches!(
         parse(("A=aaaaaaaa\n".to_owned() + &"A=$A$A\n".repeat(60)).as_bytes()),
         Err(ScriptError::TooMuch { .. })

@@ -148,6 +148,13 @@ impl Default for Setup {
     }
 }
 
+impl Setup {
+    /// The usual one, with R* and S* aimed at other loads.
+    pub fn aiming_at(aim: Aim) -> Self {
+        Self { aim, ..Self::default() }
+    }
+}
+
 /// Whether tensors come back before their backward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Early {

@@ -4,6 +4,7 @@ use bagualu_core::controller::LayerRecord;
 use bagualu_core::cost::LayerStorage;
 use bagualu_core::layer::{Collectives, Group, Layer};
 use bagualu_core::mitigate::{FrontPoint, evaluate};
+use bagualu_core::provision::Aim;
 use bagualu_core::set::Set;
 use bagualu_core::stage::Recompute;
 use bagualu_model::{LayerRef, LayerType, Stage};
@@ -16,6 +17,7 @@ use crate::input::Loaded;
 use crate::plan::iteration::Decided;
 use crate::plan::load::LoadFactor;
 use crate::plan::rank::Rank;
+use crate::spike::reserve;
 
 /// Version of the format: changes where a field changes its meaning or goes.
 const VERSION: u32 = 1;
@@ -42,6 +44,12 @@ pub struct Answer<'a> {
     pub bounds: Bounds,
     pub row_threshold: u32,
     pub dispatch_threshold: u32,
+    /// W, set aside for work, and the load that is aimed at.
+    pub work_bytes: u64,
+    pub spike: f64,
+    /// The same in words.
+    #[serde(skip)]
+    pub reserve: String,
     /// Of all layers of the chunk.
     #[serde(flatten)]
     pub totals: Totals,
@@ -118,6 +126,7 @@ impl<'a> Answer<'a> {
         rank: &Rank<'_>,
         stage: &Stage,
         load: LoadFactor,
+        aim: Aim,
         observed: &Observed,
     ) -> Result<Self, String> {
         let model = &loaded.model;
@@ -149,6 +158,9 @@ impl<'a> Answer<'a> {
             },
             row_threshold: observed.provision.row_threshold,
             dispatch_threshold: observed.provision.dispatch_threshold,
+            work_bytes: observed.provision.work_bytes,
+            spike: f64::from(aim.spike) / 1_000.0,
+            reserve: reserve(model, &observed.provision, aim),
             totals: groups.iter().fold(Totals::default(), sum),
             groups,
         })

@@ -3,10 +3,13 @@
 
 use std::ops::Range;
 
+use bagualu_core::provision::Aim;
+
 use crate::input::{Input, Loaded};
 use crate::plan::load::LoadFactor;
 use crate::plan::possible;
 use crate::plan::rank::{Rank, Shortage};
+use crate::spike::Spike;
 use crate::{Error, output};
 
 mod answer;
@@ -40,6 +43,8 @@ pub struct Args {
     /// Load of the rank's experts, in balanced rows
     #[arg(long, value_name = "LOAD", default_value = "1")]
     load: LoadFactor,
+    #[command(flatten)]
+    spike: Spike,
     /// Only the transformer layer of this number, from 0
     #[arg(long, value_name = "N", conflicts_with = "layer_type")]
     layer: Option<u32>,
@@ -63,6 +68,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let loaded = args.input.load()?;
     let model = &loaded.model;
     possible(&[args.load], model)?;
+    let aim = args.spike.aim(model)?;
     within("--rank", args.rank, 0..model.parallelism.pp)?;
     within("--chunk", args.chunk, 0..model.parallelism.chunks)?;
     if let Some(micro_batch) = args.micro_batch {
@@ -72,7 +78,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         let problem = format!("chunk {} of rank {} has no layers", args.chunk, args.rank);
         return Err(Error::bad_input("--chunk", problem, "give another --chunk or --rank"));
     }
-    let mut answer = match explain(&args, &loaded) {
+    let mut answer = match explain(&args, aim, &loaded) {
         Ok(Ok(answer)) => answer,
         Ok(Err(shortage)) => {
             let what = format!("on pipeline rank {} {}", args.rank, shortage.needs());
@@ -85,18 +91,18 @@ pub fn run(args: Args) -> Result<(), Error> {
 }
 
 /// Runs the iteration and explains the unit; an error is a sentence about the input.
-fn explain<'a>(args: &Args, loaded: &'a Loaded) -> Result<Result<Answer<'a>, Shortage>, String> {
+fn explain<'a>(args: &Args, aim: Aim, loaded: &'a Loaded) -> Result<Result<Answer<'a>, Shortage>, String> {
     let model = &loaded.model;
     let stage = &model.stages[args.rank as usize];
     let rows = model.rows_at(args.load.0);
     let request = observe::Request { chunk: args.chunk, micro_batch: args.micro_batch, rows };
     Rank::with(model, stage, |rank| {
-        let provision = match rank.provisioned(model, stage)? {
+        let provision = match rank.provisioned(model, stage, aim)? {
             Ok(provision) => provision,
             Err(shortage) => return Ok(Err(shortage)),
         };
         match observe::observe(rank, &provision, &request)? {
-            Ok(observed) => Answer::new(loaded, rank, stage, args.load, &observed).map(Ok),
+            Ok(observed) => Answer::new(loaded, rank, stage, args.load, aim, &observed).map(Ok),
             Err(shortage) => Ok(Err(shortage)),
         }
     })

@@ -2,7 +2,7 @@
 
 use bagualu_core::provision::Provision;
 
-use crate::plan::iteration::{Decided, Step, Watch, carry_watched};
+use crate::plan::iteration::{Carried, Decided, Step, Watch, carry_watched, unmitigated};
 use crate::plan::rank::{Rank, Shortage};
 
 /// Which unit is asked for.
@@ -72,8 +72,16 @@ pub fn observe(
             observed.layers.extend(step.decided);
         }
     };
-    let ran = run(rank, provision, request.rows, &mut watch)?;
-    Ok(ran.map(|()| observed))
+    Ok(match run(rank, provision, request.rows, &mut watch)? {
+        Ok(carried) => {
+            if carried.keeps_all() {
+                // As the plan's peak.
+                observed.fullest.bytes = observed.fullest.bytes.min(unmitigated(rank, request.rows)?);
+            }
+            Ok(observed)
+        }
+        Err(shortage) => Err(shortage),
+    })
 }
 
 /// The micro-batch in whose forward or backward of the chunk the device is fullest; of equal ones the first.
@@ -90,7 +98,7 @@ fn fullest(
         }
     };
     let ran = run(rank, provision, request.rows, &mut watch)?;
-    Ok(ran.map(|()| best.0))
+    Ok(ran.map(|_| best.0))
 }
 
 fn run(
@@ -98,6 +106,6 @@ fn run(
     provision: &Provision,
     rows: u32,
     watch: &mut Watch<'_>,
-) -> Result<Result<(), Shortage>, String> {
-    Ok(carry_watched(rank, provision, rows, Some(watch))?.map(|_| ()))
+) -> Result<Result<Carried, Shortage>, String> {
+    carry_watched(rank, provision, rows, Some(watch))
 }

@@ -56,6 +56,7 @@ fn heading(answer: &Answer<'_>) -> String {
     let (quota, limit) = (bytes(answer.bounds.quota_bytes), bytes(answer.bounds.limit_bytes));
     let _ =
         writeln!(text, "Planned to its share, {quota}, before the gates; after them it may grow to {limit}.");
+    let _ = writeln!(text, "{}", answer.reserve);
     text.lines().map(|line| wrapped(line, "  ")).collect()
 }
 

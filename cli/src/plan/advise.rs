@@ -3,13 +3,15 @@
 //! Every candidate is planned as a whole, at the loads asked for, and its flags are read back behind the
 //! run's own before they are shown: what is advised is what `bagualu plan` answers with those flags.
 
+use bagualu_core::provision::Aim;
 use bagualu_model::Model;
 use bagualu_model::settings::ActivationSettings;
+use rayon::prelude::*;
 use serde::Serialize;
 
 use super::load::LoadFactor;
 use super::rank::{Rank, RankPlan};
-use super::{Plan, Verdict, iteration, loads_for};
+use super::{Plan, Verdict, iteration, loads_for, rank};
 use crate::Error;
 use crate::input::Input;
 use crate::progress::Progress;
@@ -75,7 +77,8 @@ impl Advice {
         let refused = |problem: String| Error::bad_input(&plan.loaded.source, problem, "");
         let given = Outcome::new(model, &plan.ranks, loads_for(loads, model)?).map_err(refused)?;
         let settings = &plan.loaded.settings;
-        let mut search = Search { input, model, settings, loads, given: given.clone(), tried: Vec::new() };
+        let mut search =
+            Search { input, model, settings, loads, aim: plan.aim, given: given.clone(), tried: Vec::new() };
         let (mut found, mut changes_tried) = (Vec::new(), 0);
         if given.verdict != Verdict::Fits {
             changes_tried = 1;
@@ -124,9 +127,21 @@ struct Search<'a> {
     /// The run's own: Megatron must take them with whatever is tried.
     settings: &'a ActivationSettings,
     loads: Option<&'a [LoadFactor]>,
+    aim: Aim,
     /// The run as given, which is to be bettered.
     given: Outcome,
-    tried: Vec<(Target, Option<Outcome>)>,
+    tried: Vec<(Target, Option<Tried>)>,
+}
+
+/// What is known of a distribution.
+enum Tried {
+    /// Some rank has no room even for its static bytes and floor: nothing more was planned.
+    Hopeless {
+        /// Bytes that the worst of them lacks.
+        missing_bytes: u64,
+    },
+    /// The whole of it.
+    Planned(Outcome),
 }
 
 impl Search<'_> {
@@ -210,7 +225,7 @@ impl Search<'_> {
         })
     }
 
-    /// What planning the target says; none where Megatron refuses it, or after too many plans.
+    /// What planning the target says; none where Megatron refuses it, nothing can fit, or after too many plans.
     fn outcome(&mut self, target: &Target) -> Option<&Outcome> {
         let known = self.tried.iter().position(|(other, _)| other.parallelism == target.parallelism);
         let index = match known {
@@ -221,21 +236,39 @@ impl Search<'_> {
                 self.tried.len() - 1
             }
         };
-        self.tried[index].1.as_ref()
+        match self.tried[index].1.as_ref()? {
+            Tried::Hopeless { .. } => None,
+            Tried::Planned(outcome) => Some(outcome),
+        }
     }
 
-    fn plan(&self, target: &Target) -> Option<Outcome> {
+    fn plan(&self, target: &Target) -> Option<Tried> {
         let model = Model::new(&self.model.config, &target.parallelism, &self.model.device).ok()?;
         self.settings.check(&model.config, &model.parallelism).ok()?;
-        let loads = loads_for(self.loads, &model).ok()?;
-        let ranks = ranks(&model, loads)?;
-        Outcome::new(&model, &ranks, loads).ok()
+        match missing_bytes(&model) {
+            Some(missing_bytes) => Some(Tried::Hopeless { missing_bytes }),
+            None => self.whole(&model).map(Tried::Planned),
+        }
+    }
+
+    /// Plans every rank.
+    fn whole(&self, model: &Model) -> Option<Outcome> {
+        let loads = loads_for(self.loads, model).ok()?;
+        Outcome::new(model, &ranks(model, loads, self.aim)?, loads).ok()
     }
 
     /// The target with its flags; none where no flags lead to it.
-    fn candidate(&mut self, given: &Outcome, target: &Target) -> Option<Candidate> {
+    fn candidate(&self, given: &Outcome, target: &Target) -> Option<Candidate> {
         let flags = flags::leading_to(self.input, self.model, &target.parallelism)?;
-        let outcome = self.outcome(target)?.clone();
+        let known = self.tried.iter().find(|(other, _)| other.parallelism == target.parallelism)?;
+        let outcome = match known.1.as_ref()? {
+            Tried::Planned(outcome) => outcome.clone(),
+            // Only what comes closest is shown without fitting.
+            Tried::Hopeless { .. } => {
+                let model = Model::new(&self.model.config, &target.parallelism, &self.model.device).ok()?;
+                self.whole(&model)?
+            }
+        };
         let permille = u128::from(outcome.iteration_ns) * 1_000 / u128::from(given.iteration_ns.max(1));
         Some(Candidate {
             flags,
@@ -249,9 +282,11 @@ impl Search<'_> {
 
     /// Of what was tried, what lacks the fewest bytes.
     fn closest(&self) -> Option<Target> {
-        let missing = |outcome: &Outcome| outcome.missing_bytes();
-        let tried =
-            self.tried.iter().filter_map(|(target, outcome)| Some((target, missing(outcome.as_ref()?))));
+        let missing = |tried: &Tried| match tried {
+            Tried::Hopeless { missing_bytes } => *missing_bytes,
+            Tried::Planned(outcome) => outcome.missing_bytes(),
+        };
+        let tried = self.tried.iter().filter_map(|(target, tried)| Some((target, missing(tried.as_ref()?))));
         tried.min_by_key(|(_, missing)| *missing).map(|(target, _)| target.clone())
     }
 
@@ -262,7 +297,10 @@ impl Search<'_> {
             device.memory_bytes = gib << 30;
             let plan = || {
                 let model = Model::new(&self.model.config, &self.model.parallelism, &device).ok()?;
-                ranks(&model, loads_for(self.loads, &model).ok()?)
+                if missing_bytes(&model).is_some() {
+                    return None;
+                }
+                ranks(&model, loads_for(self.loads, &model).ok()?, self.aim)
             };
             plan().is_some_and(|ranks| ranks.iter().all(|rank| rank.verdict() != Verdict::Infeasible))
         };
@@ -283,7 +321,13 @@ impl Search<'_> {
     }
 }
 
+/// Bytes that the worst of the ranks lacks for static bytes and floor; none where all have room for them.
+fn missing_bytes(model: &Model) -> Option<u64> {
+    let missing = |stage| rank::shortage_of_floor(model, stage).map(|short| short.needed - short.available);
+    model.stages.par_iter().filter_map(missing).max()
+}
+
 /// Plans without what the run's own settings would hold, which no verdict depends on.
-fn ranks(model: &Model, loads: &[LoadFactor]) -> Option<Vec<RankPlan>> {
-    super::ranks(model, &ActivationSettings::default(), loads, || {}).ok()
+fn ranks(model: &Model, loads: &[LoadFactor], aim: Aim) -> Option<Vec<RankPlan>> {
+    super::ranks(model, &ActivationSettings::default(), loads, aim, || {}).ok()
 }

@@ -63,5 +63,17 @@ pub fn describe(plan: &Plan) -> String {
             ]);
         }
     }
-    format!("\nAs configured instead: {settings}\n{rows}\n")
+    format!("\nAs configured instead: {settings}\n{rows}\n{}", left_out(plan))
+}
+
+/// The ranks that have no rows in the table.
+fn left_out(plan: &Plan) -> String {
+    let infeasible = |rank: &RankPlan| rank.provision.as_ref().err().map(|short| (rank.rank, short.part));
+    plan.ranks
+        .iter()
+        .filter_map(infeasible)
+        .map(|(rank, part)| {
+            format!("rank {rank} is left out: nothing fits there whatever its settings ({part})\n")
+        })
+        .collect()
 }

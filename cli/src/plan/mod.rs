@@ -1,11 +1,13 @@
 //! `bagualu plan`: what a training run holds on every pipeline rank, and what is done about it.
 
+use bagualu_core::provision::Aim;
 use bagualu_model::Model;
 use bagualu_model::settings::ActivationSettings;
 use rayon::prelude::*;
 
 use crate::input::{Input, Loaded, largest_load};
 use crate::progress::Progress;
+use crate::spike::Spike;
 use crate::{Error, output};
 
 mod advise;
@@ -40,6 +42,8 @@ pub struct Args {
     /// Loads of the rank's experts, in balanced rows [default: 1,1.2,2.6]
     #[arg(long = "load", value_name = "LOAD,…", value_delimiter = ',')]
     loads: Option<Vec<LoadFactor>>,
+    #[command(flatten)]
+    spike: Spike,
     /// Compare two runs, each a launch script, a config.json or a preset: the settings that differ, and what
     /// they change; the other options apply to both
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["script", "model"])]
@@ -62,6 +66,8 @@ impl Args {
 /// Everything that is planned.
 struct Plan {
     loaded: Loaded,
+    /// What the static decisions aim at.
+    aim: Aim,
     ranks: Vec<RankPlan>,
 }
 
@@ -79,12 +85,13 @@ pub(crate) enum Verdict {
 
 impl Plan {
     /// Plans a model at the loads that are given, or else at the usual ones.
-    fn new(loaded: Loaded, loads: Option<&[LoadFactor]>) -> Result<Self, Error> {
+    fn new(loaded: Loaded, loads: Option<&[LoadFactor]>, spike: Spike) -> Result<Self, Error> {
         let (model, settings) = (&loaded.model, &loaded.settings);
+        let aim = spike.aim(model)?;
         let loads = loads_for(loads, model)?;
         let progress = Progress::new("plan", model.stages.len() as u64, "pipeline ranks");
-        match ranks(model, settings, loads, || progress.step()) {
-            Ok(ranks) => Ok(Self { loaded, ranks }),
+        match ranks(model, settings, loads, aim, || progress.step()) {
+            Ok(ranks) => Ok(Self { loaded, aim, ranks }),
             Err(problem) => Err(Error::bad_input(&loaded.source, problem, "")),
         }
     }
@@ -100,7 +107,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     if let Some([a, b]) = args.diff.as_deref() {
         return compare(&args, a, b);
     }
-    let plan = Plan::new(args.input.load()?, args.loads.as_deref())?;
+    let plan = Plan::new(args.input.load()?, args.loads.as_deref(), args.spike)?;
     let advice = match args.advise {
         true => Some(Advice::new(&args.input, &plan, args.loads.as_deref())?),
         false => None,
@@ -121,7 +128,8 @@ pub fn run(args: Args) -> Result<(), Error> {
 
 /// Plans two runs and says in what they differ.
 fn compare(args: &Args, a: &str, b: &str) -> Result<(), Error> {
-    let plan = |which, what| Plan::new(diff::load(&args.input, which, what)?, args.loads.as_deref());
+    let plan =
+        |which, what| Plan::new(diff::load(&args.input, which, what)?, args.loads.as_deref(), args.spike);
     let (a, b) = (plan("A", a)?, plan("B", b)?);
     let diff = diff::Diff::new(&a, &b)?;
     output::print(&if args.json { output::json(&diff)? } else { diff::describe(&diff, &a, &b) })
@@ -132,9 +140,10 @@ fn ranks(
     model: &Model,
     settings: &ActivationSettings,
     loads: &[LoadFactor],
+    aim: Aim,
     step: impl Fn() + Sync,
 ) -> Result<Vec<RankPlan>, String> {
-    let rank = |stage| RankPlan::new(model, stage, settings, loads).inspect(|_| step());
+    let rank = |stage| RankPlan::new(model, stage, settings, loads, aim).inspect(|_| step());
     // Of several errors the lowest rank's is told, whichever comes first.
     let planned: Vec<_> = model.stages.par_iter().map(rank).collect();
     planned.into_iter().collect()

@@ -102,8 +102,9 @@ impl RankPlan {
         stage: &Stage,
         settings: &ActivationSettings,
         loads: &[LoadFactor],
+        aim: Aim,
     ) -> Result<Self, String> {
-        Rank::with(model, stage, |rank| rank.plan(model, stage, settings, loads))
+        Rank::with(model, stage, |rank| rank.plan(model, stage, settings, loads, aim))
     }
 
     /// The worst verdict of its loads.
@@ -168,22 +169,26 @@ impl<'a> Rank<'a> {
         stage: &Stage,
         settings: &ActivationSettings,
         loads: &[LoadFactor],
+        aim: Aim,
     ) -> Result<RankPlan, String> {
         let mut storage = LayerStorage::new();
         let mut units = vec![Unit::default(); self.events.len() / 2];
         let floor_bytes = self.floor(&mut units, &mut storage)?;
-        let provision = self.provisioned(model, stage)?;
+        let provision = self.provisioned(model, stage, aim)?;
         let mut planned = Vec::new();
         if let Ok(provision) = &provision {
             for &load in loads {
                 let rows = model.rows_at(load.0);
-                planned.push(LoadPlan {
-                    load,
-                    rows,
-                    unmitigated_bytes: iteration::unmitigated(self, rows)?,
-                    configured: configured(model, stage, settings, rows)?,
-                    outcome: iteration::carry(self, provision, rows)?,
-                });
+                let unmitigated_bytes = iteration::unmitigated(self, rows)?;
+                let mut outcome = iteration::carry(self, provision, rows)?;
+                if let Ok(carried) = &mut outcome
+                    && carried.keeps_all()
+                {
+                    // The ledger counts a layer's work beside all that it keeps; the curve knows the order.
+                    carried.peak_bytes = carried.peak_bytes.min(unmitigated_bytes);
+                }
+                let configured = configured(model, stage, settings, rows)?;
+                planned.push(LoadPlan { load, rows, unmitigated_bytes, configured, outcome });
             }
         }
         Ok(RankPlan {
@@ -200,12 +205,17 @@ impl<'a> Rank<'a> {
     }
 
     /// R*, S* and W; or what does not fit.
-    pub fn provisioned(&self, model: &Model, stage: &Stage) -> Result<Result<Provision, Shortage>, String> {
+    pub fn provisioned(
+        &self,
+        model: &Model,
+        stage: &Stage,
+        aim: Aim,
+    ) -> Result<Result<Provision, Shortage>, String> {
         match static_shortage(model, stage) {
             Some(shortage) => Ok(Err(shortage)),
             None => {
                 let mut units = vec![Unit::default(); self.events.len() / 2];
-                self.provision(&mut units, &mut LayerStorage::new())
+                self.provision(aim, &mut units, &mut LayerStorage::new())
             }
         }
     }
@@ -222,10 +232,11 @@ impl<'a> Rank<'a> {
 
     fn provision(
         &self,
+        aim: Aim,
         units: &mut [Unit],
         storage: &mut LayerStorage,
     ) -> Result<Result<Provision, Shortage>, String> {
-        match Provision::solve(&self.stage, &self.pipeline, self.events, Aim::default(), units, storage) {
+        match Provision::solve(&self.stage, &self.pipeline, self.events, aim, units, storage) {
             Ok(provision) => Ok(Ok(provision)),
             Err(ProvisionError::Infeasible { part, needed, available }) => {
                 let part = match part {
@@ -238,6 +249,16 @@ impl<'a> Rank<'a> {
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+/// What lacks for static bytes and floor, whatever the load; found without planning.
+pub fn shortage_of_floor(model: &Model, stage: &Stage) -> Option<Shortage> {
+    static_shortage(model, stage).or_else(|| {
+        let units = |rank: &Rank<'_>| vec![Unit::default(); rank.events.len() / 2];
+        let floor = Rank::with(model, stage, |rank| rank.floor(&mut units(rank), &mut LayerStorage::new()));
+        let (needed, available) = (floor.ok()?, model.room(stage));
+        (needed > available).then_some(Shortage { part: "floor", needed, available })
+    })
 }
 
 /// What the script's own settings make of an iteration, if it has any.

@@ -20,6 +20,8 @@ pub struct Report<'a> {
     device: Device<'a>,
     model: Model,
     parallelism: Parallelism,
+    /// The load that is provided for.
+    spike: f64,
     ranks: Vec<Rank<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     infeasible: Option<Infeasible>,
@@ -196,6 +198,7 @@ pub fn report<'a>(plan: &'a Plan, advice: Option<&'a Advice>) -> Result<Report<'
             tokens: model.tokens,
             balanced_rows: model.balanced_rows,
         },
+        spike: f64::from(plan.aim.spike) / 1_000.0,
         ranks: plan.ranks.iter().map(|rank| rank_report(plan, rank)).collect(),
         infeasible: plan.shortage().map(|(_, shortage)| shortage.into()),
         advice,

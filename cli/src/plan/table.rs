@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use bagualu_core::provision::Provision;
 use bagualu_model::{LayerRef, Precision, StaticBytes};
 
 use super::configured;
 use super::iteration::Carried;
+use super::load::LoadFactor;
 use super::rank::{LoadPlan, RankPlan};
 use super::{Plan, Verdict};
 use crate::Error;
-use crate::output::{bytes, name, ns, table};
+use crate::output::{bytes, name, ns, table, wrapped};
+use crate::spike;
 
 /// The whole answer.
 pub fn describe(plan: &Plan) -> Result<String, Error> {
@@ -28,15 +31,11 @@ fn heading(plan: &Plan) -> Result<String, Error> {
     let (model, parallelism) = (&loaded.model, &loaded.model.parallelism);
     let count =
         model.config.parameters().map_err(|error| Error::bad_input(&loaded.source, error.to_string(), ""))?;
-    let billions = |n: u64| match n / 1_000_000_000 {
-        0 => format!("{}.{} million", n / 1_000_000, n / 100_000 % 10),
-        whole => format!("{whole}.{} billion", n / 100_000_000 % 10),
-    };
     let mut text = format!(
         "{}: {} parameters, {} active, on {} × {} ({} less {} margin)\n",
         loaded.source,
-        billions(count.total),
-        billions(count.active),
+        parameters(count.total),
+        parameters(count.active),
         parallelism.gpus,
         model.device.name,
         bytes(model.device.memory_bytes),
@@ -45,6 +44,7 @@ fn heading(plan: &Plan) -> Result<String, Error> {
     let sequence = if parallelism.sequence_parallel { " with sequence parallel" } else { "" };
     let precision = match parallelism.precision {
         _ if parallelism.fp8.is_some() => "FP8 linear layers",
+        Precision::Bf16 if parallelism.fp16 => "FP16",
         Precision::Bf16 => "BF16",
         Precision::Fp32 => "FP32",
     };
@@ -67,6 +67,14 @@ fn heading(plan: &Plan) -> Result<String, Error> {
     Ok(text)
 }
 
+/// A number of parameters, rounded to one decimal.
+fn parameters(n: u64) -> String {
+    // What rounds to 1000.0 million is 1.0 billion.
+    let (one, unit) = if n >= 999_950_000 { (1_000_000_000, "billion") } else { (1_000_000, "million") };
+    let tenths = (u128::from(n) * 10 + one / 2) / one;
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
+}
+
 fn statics(plan: &Plan) -> String {
     let header = [
         "rank",
@@ -78,7 +86,8 @@ fn statics(plan: &Plan) -> String {
         "left",
         "in flight",
         "floor",
-        "work",
+        "work at most",
+        "for load",
     ];
     let mut rows = table(header);
     for rank in &plan.ranks {
@@ -93,10 +102,21 @@ fn statics(plan: &Plan) -> String {
             bytes(rank.device_bytes),
             rank.in_flight.to_string(),
             bytes(rank.floor_bytes),
-            rank.provision.as_ref().map_or("-".to_owned(), |provision| bytes(provision.work_bytes)),
+            provisioned(rank, |provision| bytes(provision.work_bytes)),
+            provisioned(rank, |provision| spike::reach(&plan.loaded.model, provision)),
         ]);
     }
-    format!("{rows}\n{}\n", beside(plan))
+    let reserve = format!(
+        "work at most: W reserves so much for the work of operators, for rows up to the load behind it; aimed at is \
+         load {} (--spike), more where everything could be kept, less where there is no room",
+        LoadFactor(plan.aim.spike)
+    );
+    format!("{rows}\n{}{}\n", wrapped(&reserve, "  "), beside(plan))
+}
+
+/// Of the rank's static decisions; `-` where there are none.
+fn provisioned(rank: &RankPlan, what: impl Fn(&Provision) -> String) -> String {
+    rank.provision.as_ref().map_or("-".to_owned(), what)
 }
 
 /// What the columns do not show: FP8 weights, and what the optimizer keeps on the host.
@@ -290,4 +310,19 @@ fn notes(plan: &Plan) -> String {
         let _ = writeln!(text, "warning: {warning}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_rounded() {
+        assert_eq!(parameters(12_879_925_248), "12.9 billion");
+        assert_eq!(parameters(422_887_038_976), "422.9 billion");
+        assert_eq!(parameters(18_049_999), "18.0 million");
+        assert_eq!(parameters(999_949_999), "999.9 million");
+        assert_eq!(parameters(999_950_000), "1.0 billion");
+        assert_eq!(parameters(u64::MAX), "18446744073.7 billion");
+    }
 }

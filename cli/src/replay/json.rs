@@ -66,6 +66,8 @@ impl From<LoadSummary> for LoadPermille {
 
 #[derive(Serialize)]
 struct Controller {
+    /// The load that is provided for, in thousandths of the balanced rows.
+    spike_permille: u32,
     refused_iterations: usize,
     first_refusal: Option<Refusal>,
     memory: Memory,
@@ -189,6 +191,7 @@ fn controller(answer: &Answer<'_>) -> Controller {
         answer.controlled.iter().filter_map(|c| c.first_refusal.map(|refusal| (c.device, refusal)));
     let first = refusals.min_by_key(|(device, refusal)| (refusal.iteration, *device));
     Controller {
+        spike_permille: answer.aim.spike,
         refused_iterations: refused_iterations(&answer.controlled),
         first_refusal: first.map(|(device, refusal)| Refusal {
             place: place(answer, device, refusal.iteration, refusal.unit, refusal.layer),

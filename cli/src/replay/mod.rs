@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use bagualu_core::provision::{Part, ProvisionError};
+use bagualu_core::provision::{Aim, Part, ProvisionError};
 use bagualu_sim::controlled::{ControlError, Controlled, Setup, replay_controlled};
 use bagualu_sim::job::Job;
 use bagualu_sim::load::Load;
@@ -14,6 +14,7 @@ use bagualu_sim::text::{message, value};
 
 use crate::input::Input;
 use crate::progress::Progress;
+use crate::spike::Spike;
 use crate::{Error, output};
 
 mod file;
@@ -50,6 +51,8 @@ pub struct Args {
     /// Largest load of a generated trace, in balanced rows [default: 2.6]
     #[arg(long, value_name = "LOAD")]
     peak: Option<Load1000>,
+    #[command(flatten)]
+    spike: Spike,
     /// Training iterations
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
@@ -105,6 +108,8 @@ struct Answer<'a> {
     model: &'a str,
     source: &'a Source,
     iterations: u32,
+    /// What the static decisions aim at.
+    aim: Aim,
     controlled: Vec<Controlled>,
     statics: Vec<(Static, Vec<Outcome>)>,
 }
@@ -118,8 +123,9 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let job = Job::new(&loaded.model).map_err(|e| Error::bad_input(&loaded.source, e.to_string(), ""))?;
     let source = Source::new(&args, &job)?;
+    let aim = args.spike.aim(&loaded.model)?;
     let threads = args.threads.map_or(0, usize::from);
-    let answer = replay::on_threads(threads, || compute(&args, &job, &loaded.source, &source))
+    let answer = replay::on_threads(threads, || compute(&args, aim, &job, &loaded.source, &source))
         .map_err(|e| Error::bad_input("--threads", e.to_string(), "use fewer"))??;
     let drawn = picture.map_or(Ok(()), |file| file.write(&picture::draw(&answer)?));
     // A picture that fails after all does not take the answer with it.
@@ -129,6 +135,7 @@ pub fn run(args: Args) -> Result<(), Error> {
 
 fn compute<'a>(
     args: &Args,
+    aim: Aim,
     job: &'a Job<'a>,
     model: &'a str,
     source: &'a Source,
@@ -138,14 +145,14 @@ fn compute<'a>(
     let runs = 1 + args.policies.len() as u64;
     let progress = Progress::new("replay", devices * runs * u64::from(args.iterations), "device iterations");
     let step = || progress.step();
-    let controlled = replay_controlled(job, load, &Setup::default(), args.iterations, &step)
+    let controlled = replay_controlled(job, load, &Setup::aiming_at(aim), args.iterations, &step)
         .map_err(|error| refused(error, model))?;
     let statics = args
         .policies
         .iter()
         .map(|&policy| (policy, replay::replay_static(job, load, policy, args.iterations, &step)));
     let statics = statics.collect();
-    Ok(Answer { job, model, source, iterations: args.iterations, controlled, statics })
+    Ok(Answer { job, model, source, iterations: args.iterations, aim, controlled, statics })
 }
 
 /// What the user hears where nothing can run at all.

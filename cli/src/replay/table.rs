@@ -9,6 +9,7 @@ use bagualu_sim::replay::{Outcome, excess_iterations, first_excess, tightest};
 use super::Answer;
 use super::json::{Place, at, total};
 use crate::output;
+use crate::plan::load::LoadFactor;
 
 /// A table of the policies and what the controller did.
 pub fn describe(answer: &Answer<'_>) -> String {
@@ -36,6 +37,11 @@ pub fn describe(answer: &Answer<'_>) -> String {
         decimal(load.average_permille),
         decimal(load.worst_permille),
         decimal(load.in_flight_permille),
+    );
+    let _ = writeln!(
+        text,
+        "bagualu sets memory for the work of operators aside for loads up to {} (--spike)\n",
+        LoadFactor(answer.aim.spike)
     );
     text += &policies(answer);
     text += &decisions(answer);

@@ -116,7 +116,10 @@ impl fmt::Display for MitigateError {
                 write!(f, "use the exact selector")
             }
             Self::TooManyLayers { count } => {
-                write!(f, "{count} layers; this build takes {MAX_LAYERS} (BAGUALU_MAX_LAYERS)")
+                write!(
+                    f,
+                    "{count} layers; this build takes {MAX_LAYERS}; build with BAGUALU_MAX_LAYERS={count}"
+                )
             }
             Self::PlansTooShort { plans, layers } => {
                 write!(f, "{plans} plans for {layers} layers; give one plan per layer")

@@ -31,6 +31,7 @@ impl Reader<'_> {
             global_batch: 0,
             precision: self.precision(),
             gradients: self.gradients()?,
+            fp16: self.flags.switch("--fp16"),
             distributed_optimizer: self.flags.switch("--use-distributed-optimizer"),
             optimizer: self.optimizer()?,
             fp8: self.fp8()?,
@@ -66,7 +67,7 @@ impl Reader<'_> {
     fn listed_chunks(&self, pp: u32, stages: usize) -> Result<u32, ScriptError> {
         let chunks = stages / pp as usize;
         if chunks * pp as usize != stages {
-            return Err(self.bad(LAYOUT, "PP stages, or a multiple of it, with | between them"));
+            return Err(ScriptError::Stages { stages, pp });
         }
         match self.number::<usize>(VIRTUAL_STAGES)? {
             Some(given) if given != chunks => {

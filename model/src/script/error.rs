@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::flags::value_of;
+
 /// Why a launch script cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -79,6 +81,13 @@ pub enum ScriptError {
         /// What it should be.
         expected: &'static str,
     },
+    /// A pipeline layout whose stages are no multiple of the pipeline's ranks.
+    Stages {
+        /// Stages that it lists.
+        stages: usize,
+        /// Pipeline ranks.
+        pp: u32,
+    },
     /// A flag whose effect on memory is not modelled.
     NotModelled {
         /// The flag.
@@ -123,6 +132,9 @@ impl fmt::Display for ScriptError {
                 "the script's variables expand to more than {limit} bytes; shorten its loops or give the flags \
                  directly"
             ),
+            Self::TooDeep { line: 0, limit } => {
+                write!(f, "more than {limit} levels of nested calls or expansions; give the flags directly")
+            }
             Self::TooDeep { line, limit } => {
                 write!(f, "line {line}: more than {limit} levels of nesting; give the flags directly")
             }
@@ -149,7 +161,8 @@ impl fmt::Display for ScriptError {
                 "{flag} is missing, since the tokenizer decides it when the script runs; give {flag} N beside it"
             ),
             Self::Missing { flag } => {
-                write!(f, "{flag} is missing; add it to the script or give {flag} N beside it")
+                let value = value_of(flag).unwrap_or("VALUE");
+                write!(f, "{flag} is missing; add it to the script or give {flag} {value} beside it")
             }
             Self::Hidden { flag, text } => write!(
                 f,
@@ -174,6 +187,11 @@ impl fmt::Display for ScriptError {
             Self::BadValue { flag, value, expected } => {
                 write!(f, "{flag} is {value:?}; give {expected}")
             }
+            Self::Stages { stages, pp } => write!(
+                f,
+                "--pipeline-model-parallel-layout lists {stages} stages for --pipeline-model-parallel-size {pp}; list \
+                 {pp}, or a multiple of it, with | between them"
+            ),
             Self::NotModelled { flag } => {
                 write!(f, "{flag} is not modelled yet; plan a run without it")
             }

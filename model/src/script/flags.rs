@@ -128,7 +128,7 @@ pub const FLAGS: &[Flag] = &[
     switch("--grad-reduce-in-bf16", "BF16 gradient buffer"),
     switch("--accumulate-allreduce-grads-in-fp32", "FP32 gradient buffer (the default with BF16)"),
     value("--recompute-granularity", "KIND", "As configured: full or selective recomputation"),
-    value("--recompute-method", "KIND", "As configured: full recomputation uniform or block"),
+    value("--recompute-method", "uniform|block", "As configured: full recomputation uniform or block"),
     value("--recompute-num-layers", "N", "As configured: layers of a unit (uniform) or of a stage (block)"),
     list(
         "--recompute-modules",
@@ -187,6 +187,11 @@ pub(crate) fn changes_memory(name: &str) -> bool {
     alias
         || FLAGS.iter().any(|flag| flag.name == name)
         || !matches!(effect, Effect::Harmless | Effect::Unknown)
+}
+
+/// What a flag's value is called; none for a switch.
+pub(super) fn value_of(name: &str) -> Option<&'static str> {
+    FLAGS.iter().find(|flag| flag.name == name)?.value
 }
 
 /// The flags of one command.

@@ -130,14 +130,9 @@ fn parallelism_flags(parallelism: &Parallelism) -> Vec<String> {
     list.0
 }
 
-/// Whole main parameters beside narrow moments are those of FP16 training, or of FP8 where BF16 ones lack nothing
-/// but their other half.
 fn precision(parallelism: &Parallelism, list: &mut List) {
     let half = parallelism.precision == Precision::Bf16;
-    let optimizer = &parallelism.optimizer;
-    let whole = parallelism.fp8.is_some_and(|fp8| fp8.parameters || fp8.recipe != Fp8Recipe::Delayed);
-    let on_device = optimizer.main_bytes == 4 && optimizer.host_permille == 0;
-    let fp16 = half && on_device && aware(optimizer) && !whole;
+    let fp16 = half && parallelism.fp16;
     list.switch("--bf16", half && !fp16);
     list.switch("--fp16", fp16);
     list.switch("--grad-reduce-in-bf16", parallelism.gradients == GradientType::Bf16);

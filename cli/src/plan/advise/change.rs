@@ -90,9 +90,10 @@ fn bf16_gradients(to: &mut Parallelism, _: &ModelConfig) -> bool {
 }
 
 /// Adam's moments in FP16 by Megatron's precision-aware optimizer, which needs its distributed one and keeps
-/// only the lower half of a main parameter beside a BF16 one.
+/// only the lower half of a main parameter beside a BF16 one, all of it beside an FP16 one.
 fn narrow_moments(to: &mut Parallelism, _: &ModelConfig) -> bool {
-    let narrow = Optimizer { main_bytes: 2, first_moment_bytes: 2, second_moment_bytes: 2, host_permille: 0 };
+    let main_bytes = if to.fp16 { 4 } else { 2 };
+    let narrow = Optimizer { main_bytes, first_moment_bytes: 2, second_moment_bytes: 2, host_permille: 0 };
     let possible = to.distributed_optimizer && to.precision == Precision::Bf16 && to.optimizer == WIDE;
     if possible {
         to.optimizer = narrow;
@@ -100,12 +101,13 @@ fn narrow_moments(to: &mut Parallelism, _: &ModelConfig) -> bool {
     possible
 }
 
-/// All of Adam's state on the host, which needs the same optimizers and keeps it in FP32.
+/// A quarter more of Adam's state on the host, which needs the same optimizers and keeps it in FP32.
 fn host_optimizer(to: &mut Parallelism, _: &ModelConfig) -> bool {
     let adam = to.optimizer.second_moment_bytes > 0;
     let possible = to.distributed_optimizer && adam && to.optimizer.host_permille < 1_000;
     if possible {
-        to.optimizer = Optimizer { host_permille: 1_000, ..WIDE };
+        let quarters = to.optimizer.host_permille / 250 + 1;
+        to.optimizer = Optimizer { host_permille: 250 * quarters, ..WIDE };
     }
     possible
 }
@@ -160,6 +162,10 @@ mod tests {
         let batches: Vec<_> =
             all(|to, _| halve(&mut to.micro_batch)).iter().map(|to| to.micro_batch).collect();
         assert_eq!(batches, [2, 1]);
+        let from = Parallelism { distributed_optimizer: true, ..from.clone() };
+        let on_host: Vec<_> =
+            change(host_optimizer).steps(&from, &config).map(|to| to.optimizer.host_permille).collect();
+        assert_eq!(on_host, [250, 500, 750, 1_000]);
         // On the host only with the distributed optimizer.
         assert!(all(host_optimizer).is_empty() && all(narrow_moments).is_empty());
     }

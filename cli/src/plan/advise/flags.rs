@@ -7,6 +7,7 @@ use crate::plan::diff::settings::{Flags, Given, distribution_flags};
 
 const GPUS: &str = "--gpus";
 const CHUNKS: &str = "--num-virtual-stages-per-pipeline-rank";
+const GROUP_SIZE: &str = "--microbatch-group-size-per-virtual-pipeline-stage";
 const LAYERS_OF_CHUNK: &str = "--num-layers-per-virtual-pipeline-stage";
 /// Follows from the other flags of the optimizer: narrow parameters are nothing to advise.
 const MAIN_PARAMETERS: &str = "--main-params-dtype";
@@ -29,7 +30,8 @@ fn rounds(input: &Input, from: &Model, target: &Parallelism, chunks: &str) -> Op
     let mut added = Flags::new();
     for _ in 0..ROUNDS {
         let has = distribution_flags(config, &at);
-        let missing = |wanted: &&(String, Given)| wanted.0 != MAIN_PARAMETERS && !has.contains(wanted);
+        let meaningless = |flag: &str| flag == MAIN_PARAMETERS || (flag == GROUP_SIZE && target.chunks == 1);
+        let missing = |wanted: &&(String, Given)| !meaningless(&wanted.0) && !has.contains(wanted);
         for (flag, given) in wanted.iter().filter(missing) {
             let (flag, given) = match flag == CHUNKS && chunks == LAYERS_OF_CHUNK {
                 true => (chunks, Given::Value(layers_of_chunk(config.layers, target)?)),
@@ -40,14 +42,20 @@ fn rounds(input: &Input, from: &Model, target: &Parallelism, chunks: &str) -> Op
         }
         let changed = input.with(&words(&added), target.gpus);
         let (launch, _) = changed.launch().ok()?;
-        if launch.parallelism == *target {
+        if same(&launch.parallelism, target) {
             // What is advised must pass every check of the command.
-            let same = launch.config == *config && changed.load().is_ok();
-            return same.then(|| with_gpus(&added));
+            let works = launch.config == *config && changed.load().is_ok();
+            return works.then(|| with_gpus(&added));
         }
         at = launch.parallelism;
     }
     None
+}
+
+/// Whether two distributions run alike: with one chunk a rank, the size of micro-batch groups says nothing.
+fn same(a: &Parallelism, b: &Parallelism) -> bool {
+    let group_size = if b.chunks == 1 { b.group_size } else { a.group_size };
+    Parallelism { group_size, ..a.clone() } == *b
 }
 
 fn layers_of_chunk(layers: u32, target: &Parallelism) -> Option<String> {
