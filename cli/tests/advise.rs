@@ -120,7 +120,8 @@ fn a_run_that_fits_needs_nothing() {
 #[test]
 fn no_more_is_advised_than_is_needed() {
     // Within a few GiB of fitting: a quarter of the optimizer's state on the host is enough.
-    let advice = advice(&["--model", "mixtral-8x7b", "--num-virtual-stages-per-pipeline-rank", "1", "--memory", "30", "--load", "1"]);
+    let one_chunk = ["--model", "mixtral-8x7b", "--num-virtual-stages-per-pipeline-rank", "1"];
+    let advice = advice(&[&one_chunk[..], &["--memory", "30", "--load", "1"]].concat());
     assert_eq!(advice["given"]["verdict"], "infeasible");
     let candidates: Vec<_> = list(&advice["candidates"]).iter().map(flags).collect();
     let quarter = |flags: &Vec<&str>| flags.ends_with(&["--optimizer-offload-fraction", "0.25"]);
@@ -130,7 +131,8 @@ fn no_more_is_advised_than_is_needed() {
 #[test]
 fn the_size_of_micro_batch_groups_is_not_advised_without_virtual_stages() {
     let group = "--microbatch-group-size-per-virtual-pipeline-stage";
-    let advice = advice(&[&DENSE[..], &["--use-distributed-optimizer", "--memory", "50", group, "1"]].concat());
+    let advice =
+        advice(&[&DENSE[..], &["--use-distributed-optimizer", "--memory", "50", group, "1"]].concat());
     let candidates: Vec<_> = list(&advice["candidates"]).iter().map(flags).collect();
     assert!(candidates.contains(&vec!["--pipeline-model-parallel-size", "2"]), "{candidates:?}");
     assert!(!candidates.iter().flatten().any(|flag| *flag == group), "{candidates:?}");
