@@ -10,6 +10,10 @@ pub(crate) const MAX_TOKENS: u64 = 1 << 32;
 pub(crate) const MAX_RANKS: u64 = 1 << 20;
 /// Largest number of micro-batches of an iteration.
 pub(crate) const MAX_MICRO_BATCHES: u64 = 16_384;
+/// Largest number of micro-batches times virtual stages: what all ranks run in an iteration.
+pub(crate) const MAX_STAGE_RUNS: u64 = 1 << 20;
+/// Largest number of micro-batches times layers.
+pub(crate) const MAX_LAYER_RUNS: u64 = 1 << 22;
 /// Largest number of layers of multi-token prediction.
 pub(crate) const MAX_MTP_LAYERS: u64 = 8;
 /// Largest number of layers.

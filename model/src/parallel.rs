@@ -1,6 +1,7 @@
 //! How a model is distributed, and the rules that Megatron holds it to.
 
-use crate::config::{MAX_LAYERS, MAX_MICRO_BATCHES, MAX_MTP_LAYERS, MAX_RANKS, MAX_SIZE, MAX_TOKENS};
+use crate::config::{MAX_LAYER_RUNS, MAX_LAYERS, MAX_MICRO_BATCHES, MAX_MTP_LAYERS, MAX_RANKS};
+use crate::config::{MAX_SIZE, MAX_STAGE_RUNS, MAX_TOKENS};
 use crate::{Activation, Attention, Layout, ModelConfig, ModelError, MoeLayers};
 
 /// Element type of parameters and activations.
@@ -279,6 +280,11 @@ impl Parallelism {
 
     fn check_pipeline(&self, config: &ModelConfig) -> Result<(), ModelError> {
         self.stage_layouts(config)?;
+        // A plan goes through all of them on every rank; each factor is in range.
+        let stages = u64::from(self.pp) * u64::from(self.chunks);
+        in_range("pp·chunks·micro-batches", stages * self.micro_batches(), 1, MAX_STAGE_RUNS)?;
+        let layers = u64::from(config.layers);
+        in_range("layers·micro-batches", layers * self.micro_batches(), 1, MAX_LAYER_RUNS)?;
         if self.chunks == 1 {
             return Ok(());
         }

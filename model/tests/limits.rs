@@ -237,3 +237,19 @@ fn flags_of_any_size_are_a_launch_or_an_error() {
     }
     assert!(read > 1_000 && built > 0, "{read} launches, {built} models");
 }
+
+/// A plan goes through every micro-batch on every rank: that has a bound of its own.
+#[test]
+fn runs_of_stages_and_layers_are_bounded() {
+    let config = ModelConfig { layers: 4_096, moe: None, ..small() };
+    let model = |pp: u32, micro_batches| {
+        let parallelism =
+            Parallelism { gpus: pp.into(), pp, global_batch: micro_batches, ..Parallelism::default() };
+        Model::new(&config, &parallelism, &device()).map(|model| model.micro_batches)
+    };
+    assert_eq!(model(1_024, 1_024), Ok(1_024));
+    let error = model(2_048, 1_024).expect_err("refused").to_string();
+    assert_eq!(error, "pp·chunks·micro-batches is 2097152; give a value from 1 to 1048576");
+    let error = model(1, 2_048).expect_err("refused").to_string();
+    assert_eq!(error, "layers·micro-batches is 8388608; give a value from 1 to 4194304");
+}

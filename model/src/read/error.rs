@@ -106,6 +106,13 @@ pub enum ConfigError {
         /// The key.
         key: &'static str,
     },
+    /// A key that is not known and speaks of experts.
+    UnknownExperts {
+        /// The key, with those that it is in.
+        key: String,
+        /// Its value.
+        value: String,
+    },
     /// A key's value is not what it should be.
     BadValue {
         /// The key.
@@ -133,6 +140,11 @@ impl fmt::Display for ConfigError {
                  of {known}"
             ),
             Self::Missing { key } => write!(f, "{key} is missing; add it to the config.json"),
+            Self::UnknownExperts { key, value } => write!(
+                f,
+                "{key} is {value}, a key of experts that is not known; drop it if it changes no size, or give the \
+                 model by Megatron's flags (--num-experts …)"
+            ),
             Self::BadValue { key, value, expected } => write!(f, "{key} is {value}; give {expected}"),
         }
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::ConfigError;
 use super::json::Object;
-use super::kind::{Bias, Choice, HARMLESS, Kind};
+use super::kind::{Bias, Choice, HARMLESS, HeadDim, Kind, of_experts};
 use crate::assumptions::VOCAB_MULTIPLE;
 use crate::config::{MAX_LAYERS, MAX_SIZE};
 use crate::{
@@ -47,12 +47,16 @@ impl HuggingFace {
             reader.warnings.push("text_config: only the language model is modelled".to_owned());
         }
         let config = reader.config()?;
+        let dense = reader.says_dense();
         let Reader { used, mut warnings, .. } = reader;
         let mut ignored = Vec::new();
         for (key, value) in object.0.iter().filter(|(key, _)| !used.contains(&key.as_str())) {
             if value.is_null() || HARMLESS.iter().any(|prefix| key.starts_with(prefix)) {
                 ignored.push(key.clone());
             } else {
+                if !dense {
+                    refuse_experts(key, value)?;
+                }
                 warnings.push(format!("{key}: not a key known here; it may change memory"));
             }
         }
@@ -60,8 +64,40 @@ impl HuggingFace {
     }
 }
 
-const EXPERTS: [&str; 3] = ["n_routed_experts", "num_experts", "num_local_experts"];
-const TOP_K: [&str; 2] = ["num_experts_per_tok", "experts_per_token"];
+const EXPERTS: [&str; 4] = ["n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"];
+const TOP_K: [&str; 3] = ["num_experts_per_tok", "experts_per_token", "moe_k"];
+const SHARED: [&str; 3] = ["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"];
+
+/// Refuses a key of experts that nothing was made of, in sections too. What is off, and what is no number of
+/// anything, changes no size.
+fn refuse_experts(key: &str, value: &Value) -> Result<(), ConfigError> {
+    let off = match value {
+        Value::Null => true,
+        Value::Bool(on) => !on,
+        Value::Number(number) => number.as_u64() == Some(0) || number.is_f64(),
+        Value::Array(items) => items.is_empty(),
+        Value::String(_) | Value::Object(_) => false,
+    };
+    if of_experts(key.rsplit('.').next().unwrap_or(key)) && !off {
+        return Err(ConfigError::UnknownExperts { key: key.to_owned(), value: shortened(value) });
+    }
+    match value {
+        Value::Object(inner) => {
+            inner.iter().try_for_each(|(name, value)| refuse_experts(&format!("{key}.{name}"), value))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The beginning of a value.
+fn shortened(value: &Value) -> String {
+    const MOST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
 
 struct Reader<'a> {
     object: &'a Object,
@@ -116,7 +152,7 @@ impl<'a> Reader<'a> {
             hidden_dropout: false,
             attention_dropout: self.dropout("attention_dropout")?,
             tied_embeddings: self.switch("tie_word_embeddings")?.unwrap_or(self.kind.tied),
-            bias: matches!(self.kind.bias, Bias::All),
+            bias: self.bias_everywhere()?,
             position_rows: 0,
             rotary: Rotary::Fused,
             qkv_bias: bias,
@@ -143,12 +179,18 @@ impl<'a> Reader<'a> {
 
     fn kv_groups(&mut self, heads: u64, mla: Option<&Mla>) -> Result<u64, ConfigError> {
         const KEY: &str = "num_key_value_heads";
-        match self.number(KEY, 1, heads)? {
+        let default = self.kind.kv_groups.filter(|_| !self.object.contains(KEY));
+        match (self.number(KEY, 1, heads)?, default) {
             // Every head has a key of its own, made from the latent.
             _ if mla.is_some() => Ok(heads),
-            Some(groups) if heads.is_multiple_of(groups) => Ok(groups),
-            Some(_) => Err(self.bad(KEY, format!("a divisor of num_attention_heads = {heads}"))),
-            None => {
+            (Some(groups), _) if heads.is_multiple_of(groups) => Ok(groups),
+            (Some(_), _) => Err(self.bad(KEY, format!("a divisor of num_attention_heads = {heads}"))),
+            (None, Some(groups)) if heads.is_multiple_of(groups) => {
+                self.warnings.push(format!("{KEY} is missing: the {groups} of its type are modelled"));
+                Ok(groups)
+            }
+            (None, Some(_)) => Err(ConfigError::Missing { key: KEY }),
+            (None, None) => {
                 self.warnings.push(format!("{KEY} is missing: as many as heads are modelled"));
                 Ok(heads)
             }
@@ -156,12 +198,25 @@ impl<'a> Reader<'a> {
     }
 
     fn head_dim(&mut self, hidden: u64, heads: u64, mla: Option<&Mla>) -> Result<u64, ConfigError> {
-        let given = self.number("head_dim", 1, MAX_SIZE)?;
-        match (mla, given) {
+        const KEY: &str = "head_dim";
+        if let Some(head_dim) = self.number(KEY, 1, MAX_SIZE)?.filter(|_| mla.is_none()) {
+            return Ok(head_dim);
+        }
+        match (mla, self.kind.head_dim) {
             (Some(mla), _) => Ok(mla.qk_head_dim),
-            (None, Some(head_dim)) => Ok(head_dim),
-            (None, None) if hidden.is_multiple_of(heads) => Ok(hidden / heads),
-            (None, None) => {
+            (None, HeadDim::Default(elements)) if !self.object.contains(KEY) => {
+                self.warnings.push(format!("{KEY} is missing: the {elements} of its type are modelled"));
+                Ok(elements)
+            }
+            (None, kind) if hidden.is_multiple_of(heads) => {
+                let elements = hidden / heads;
+                if matches!(kind, HeadDim::Written) {
+                    let how = "hidden_size ÷ num_attention_heads";
+                    self.warnings.push(format!("{KEY} is missing: {how} = {elements} is modelled"));
+                }
+                Ok(elements)
+            }
+            (None, _) => {
                 let expected = format!("a divisor of hidden_size = {hidden}, or head_dim beside it");
                 Err(self.bad("num_attention_heads", expected))
             }
@@ -179,17 +234,22 @@ impl<'a> Reader<'a> {
     }
 
     fn moe(&mut self, layers: u32) -> Result<Option<MoeConfig>, ConfigError> {
-        let experts = EXPERTS.into_iter().find(|key| self.object.value(key).is_some());
-        let Some(key) = experts else { return Ok(None) };
-        // A type with experts writes 0 or 1 for a dense model of its family.
+        let (count, needs) =
+            self.kind.needs.split_first().map_or((None, &[][..]), |(f, rest)| (Some(f), rest));
+        if let Some(key) = count.filter(|_| !EXPERTS.iter().any(|key| self.object.contains(key))) {
+            return Err(ConfigError::Missing { key });
+        }
+        // A type with experts writes 0 for a dense model of its family, or null.
+        let Some(key) = self.one_of(&EXPERTS)? else { return Ok(None) };
         let experts = self.number(key, 0, MAX_SIZE)?.unwrap_or(0);
         if experts == 0 {
             return Ok(None);
         }
-        let key = TOP_K.into_iter().find(|key| self.object.value(key).is_some()).unwrap_or(TOP_K[0]);
+        if let Some(key) = needs.iter().find(|key| !self.object.contains(key)) {
+            return Err(ConfigError::Missing { key });
+        }
+        let key = self.one_of(&TOP_K)?.unwrap_or(TOP_K[0]);
         let top_k = self.needed(key, experts)?;
-        // Both are the same number where both are written.
-        self.used.extend(TOP_K);
         let ffn = match self.number("moe_intermediate_size", 1, MAX_SIZE)? {
             Some(ffn) => ffn,
             None => self.needed("intermediate_size", MAX_SIZE)?,
@@ -209,29 +269,55 @@ impl<'a> Reader<'a> {
         }))
     }
 
+    /// The first of `keys` that is there. The others may repeat it.
+    fn one_of(&mut self, keys: &'static [&'static str]) -> Result<Option<&'static str>, ConfigError> {
+        let mut given = keys.iter().copied().filter(|key| self.object.value(key).is_some());
+        let Some(first) = given.next() else { return Ok(None) };
+        let value = self.object.value(first);
+        if let Some(other) = given.find(|key| self.object.value(key) != value) {
+            let value = value.map(Value::to_string).unwrap_or_default();
+            return Err(self.bad(other, format!("the same as {first} = {value}")));
+        }
+        self.used.extend(keys);
+        Ok(Some(first))
+    }
+
+    /// Whether it says that there are no experts: other keys of its family's experts then mean nothing.
+    fn says_dense(&self) -> bool {
+        let mut given = EXPERTS.iter().filter(|key| self.object.contains(key)).peekable();
+        given.peek().is_some()
+            && given.all(|key| self.object.value(key).is_none_or(|value| value.as_u64() == Some(0)))
+    }
+
     /// Several shared experts are one as wide as all of them.
     fn shared_ffn(&mut self, expert: u64) -> Result<u64, ConfigError> {
         if let Some(width) = self.number("shared_expert_intermediate_size", 0, MAX_SIZE)? {
             return Ok(width);
         }
-        const COUNT: &str = "n_shared_experts";
-        let count = self.number(COUNT, 0, MAX_SIZE)?.unwrap_or(0);
+        let Some(key) = self.one_of(&SHARED)? else { return Ok(0) };
+        let count = self.number(key, 0, MAX_SIZE)?.unwrap_or(0);
         match count.saturating_mul(expert) {
             width if width <= MAX_SIZE => Ok(width),
-            _ => Err(self.bad(COUNT, format!("at most {} of width {expert}", MAX_SIZE / expert))),
+            _ => Err(self.bad(key, format!("at most {} of width {expert}", MAX_SIZE / expert))),
         }
     }
 
-    /// DeepSeek's first dense layers and frequency, or Qwen's step and list of dense layers.
+    /// DeepSeek's first dense layers and frequency, Qwen's step and list of dense layers, or ERNIE's range and
+    /// interval.
     fn moe_layers(&mut self, layers: u32) -> Result<MoeLayers, ConfigError> {
         let dense = self.number("first_k_dense_replace", 0, layers.into())?.unwrap_or(0) as u32;
         let every = self.number("moe_layer_freq", 1, MAX_LAYERS)?.unwrap_or(1) as u32;
         let step = self.number("decoder_sparse_step", 1, MAX_LAYERS)?.unwrap_or(1) as u32;
         let listed = self.dense_layers(layers)?;
+        let start = self.number("moe_layer_start_index", 0, layers.into())?.unwrap_or(0) as u32;
+        let end = self.last_moe_layer(layers)?;
+        let interval = self.number("moe_layer_interval", 1, MAX_LAYERS)?.unwrap_or(1) as u32;
         let has_experts = |layer: u32| {
             layer >= dense
                 && layer.is_multiple_of(every)
                 && (layer + 1).is_multiple_of(step)
+                && (start..end).contains(&layer)
+                && (layer + 1).is_multiple_of(interval)
                 && !listed.contains(&u64::from(layer))
         };
         let all: Vec<bool> = (0..layers).map(has_experts).collect();
@@ -240,6 +326,17 @@ impl<'a> Reader<'a> {
             true => MoeLayers::AfterDense(leading as u32),
             false => MoeLayers::Listed(all),
         })
+    }
+
+    /// The layer behind the last with experts; −1 stands for the model's last.
+    fn last_moe_layer(&mut self, layers: u32) -> Result<u32, ConfigError> {
+        const KEY: &str = "moe_layer_end_index";
+        let Some(value) = self.value(KEY) else { return Ok(layers) };
+        match value.as_i64() {
+            Some(-1) => Ok(layers),
+            Some(last) if (0..i64::from(layers)).contains(&last) => Ok(last as u32 + 1),
+            _ => Err(self.bad(KEY, format!("-1 or a layer number below {layers}"))),
+        }
     }
 
     fn dense_layers(&mut self, layers: u32) -> Result<Vec<u64>, ConfigError> {
@@ -260,17 +357,26 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Whether every linear layer has a bias.
+    fn bias_everywhere(&mut self) -> Result<bool, ConfigError> {
+        match self.kind.bias {
+            Bias::Qkv(..) => Ok(false),
+            Bias::All => Ok(true),
+            Bias::AllIf(key) => Ok(self.switch(key)?.unwrap_or(false)),
+        }
+    }
+
     /// Whether queries, keys and values have a bias of their own.
     fn bias(&mut self) -> Result<bool, ConfigError> {
         let (key, default) = match self.kind.bias {
             Bias::Qkv(key, default) => (key, default),
-            Bias::All => ("attention_bias", false),
+            Bias::All | Bias::AllIf(_) => ("attention_bias", false),
         };
         let qkv = self.switch(key)?.unwrap_or(default);
         if self.switch("mlp_bias")? == Some(true) {
             self.warnings.push("mlp_bias: an MLP without bias is modelled".to_owned());
         }
-        Ok(qkv && !matches!(self.kind.bias, Bias::All))
+        Ok(qkv && matches!(self.kind.bias, Bias::Qkv(..)))
     }
 
     fn activation(&mut self) -> Result<Activation, ConfigError> {

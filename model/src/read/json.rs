@@ -18,6 +18,11 @@ impl Object {
         let value = self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value);
         value.filter(|value| !value.is_null())
     }
+
+    /// Whether `key` is there, `null` or not.
+    pub fn contains(&self, key: &str) -> bool {
+        self.0.iter().any(|(name, _)| name == key)
+    }
 }
 
 impl<'de> Deserialize<'de> for Object {

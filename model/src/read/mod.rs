@@ -111,14 +111,20 @@ fn config_json(text: &[u8], given: &Given) -> Result<Launch, ReadError> {
     flags.extend(["--bf16", "--micro-batch-size", "1"].map(str::to_owned));
     flags.extend_from_slice(&given.flags);
     let is_given = |name: &str| given.flags.iter().any(|flag| flag == name);
-    let mut assumed = vec!["--bf16".to_owned()];
+    let mut assumed = Vec::new();
+    if !is_given("--bf16") && !is_given("--fp16") {
+        assumed.push("--bf16".to_owned());
+    }
     if !is_given("--seq-length") {
         assumed.push(format!("--seq-length {DEFAULT_SEQ}"));
     }
     if !is_given("--micro-batch-size") {
         assumed.push("--micro-batch-size 1".to_owned());
     }
-    warnings.push(format!("assumed, since a config.json does not describe a run: {}", assumed.join(", ")));
+    if !assumed.is_empty() {
+        let assumed = assumed.join(", ");
+        warnings.push(format!("assumed, since a config.json does not describe a run: {assumed}"));
+    }
     let mut launch = from_flags(&flags, gpus)?;
     launch.ignored.splice(0..0, ignored);
     launch.warnings.splice(0..0, warnings);
