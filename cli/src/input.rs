@@ -267,7 +267,8 @@ fn device_file(path: &Path) -> Result<Device, Error> {
 /// The largest load there is, in thousandths: one rank receives every row of its expert-parallel group. None
 /// for a model without routed rows.
 pub fn largest_load(model: &Model) -> Option<u32> {
-    let permille = (u64::from(model.most_rows) * 1_000).checked_div(model.balanced_rows.into())?;
+    let received = model.most_rows - model.padding_rows.min(model.most_rows);
+    let permille = (u64::from(received) * 1_000).checked_div(model.balanced_rows.into())?;
     Some(u32::try_from(permille).unwrap_or(u32::MAX))
 }
 

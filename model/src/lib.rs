@@ -35,7 +35,7 @@ pub use error::ModelError;
 pub use layer::LayerType;
 pub use layout::{Layout, StageLayout};
 pub use model::{LayerRef, Model, Stage};
-pub use parallel::{Fp8, Fp8Recipe, GradientType, Optimizer, Parallelism, Precision};
+pub use parallel::{Fp8, Fp8Recipe, GradientType, Optimizer, Parallelism, Precision, RowPadding};
 pub use params::{ParameterCount, Parameters};
 pub use preset::{MODELS, Preset};
 pub use static_bytes::StaticBytes;

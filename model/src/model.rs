@@ -54,6 +54,9 @@ pub struct Model {
     /// Rows that a rank's experts receive if all tokens of the group go to them: EP times as many, or what
     /// their capacity lets through. Equal to the balanced rows where experts are padded to it.
     pub most_rows: u32,
+    /// The most rows that padding adds to those that a rank's experts receive; part of [`Self::most_rows`], not of
+    /// [`Self::balanced_rows`].
+    pub padding_rows: u32,
     /// The most rows of one expert, where it has a capacity.
     pub expert_capacity: Option<u32>,
 }
@@ -73,6 +76,7 @@ impl Model {
             Some(moe) => moe.rows()?,
             None => (0, 0),
         };
+        let padding = shape.moe.as_ref().map_or(0, |moe| moe.padding_rows());
         let capacity = shape.moe.as_ref().filter(|moe| moe.capacity.is_some());
         let types = kinds.types;
         let counted = |what, n: u128| u32::try_from(n).map_err(|_| ModelError::Overflow { what });
@@ -88,6 +92,7 @@ impl Model {
             tokens: counted("tokens of a micro-batch", shape.t)?,
             balanced_rows,
             most_rows,
+            padding_rows: counted("rows of padding", padding)?,
             expert_capacity,
         })
     }
@@ -126,15 +131,23 @@ impl Model {
         Ok(sum.saturating_mul(self.micro_batches.into()))
     }
 
-    /// Rows at a load given in thousandths of the balanced rows, rounded up; no more than there are, and always
-    /// the capacity where experts are padded to it.
+    /// Rows at a load given in thousandths of the balanced rows, rounded up, and all that padding may add; no
+    /// more than there are, and always the capacity where experts are padded to it.
     pub fn rows_at(&self, load_permille: u32) -> u32 {
         let capacity = self.config.moe.as_ref().and_then(|moe| moe.capacity);
         if capacity.is_some_and(|capacity| capacity.pad) {
             return self.most_rows;
         }
         let rows = (u64::from(self.balanced_rows) * u64::from(load_permille)).div_ceil(1_000);
-        rows.min(self.most_rows.into()) as u32
+        self.padded(rows.min(self.most_rows.into()) as u32)
+    }
+
+    /// Rows that experts run on where they receive so many: nothing is padded for experts without rows.
+    pub fn padded(&self, received: u32) -> u32 {
+        match received {
+            0 => 0,
+            received => received.saturating_add(self.padding_rows).min(self.most_rows),
+        }
     }
 }
 

@@ -55,6 +55,23 @@ pub enum Fp8Recipe {
     Mxfp8,
 }
 
+/// How the rows of experts are padded for GEMMs in FP8.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowPadding {
+    /// What the rows of an expert become a multiple of; 1 without padding.
+    pub multiple: u32,
+    /// Whether routers pad what each of them sends to an expert (`--moe-router-padding-for-quantization`), and
+    /// not the experts what they receive.
+    pub by_router: bool,
+}
+
+impl Default for RowPadding {
+    /// None.
+    fn default() -> Self {
+        Self { multiple: 1, by_router: false }
+    }
+}
+
 /// What the optimizer keeps for each parameter, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Optimizer {
@@ -121,6 +138,8 @@ pub struct Parallelism {
     /// Whether fc1's output is kept in FP8 for the activation's backward
     /// (`--activation-func-fp8-input-store`).
     pub fp8_activation_store: bool,
+    /// How the rows of experts are padded.
+    pub row_padding: RowPadding,
     /// Which layers a virtual stage runs.
     pub layout: Layout,
 }
@@ -148,6 +167,7 @@ impl Default for Parallelism {
             optimizer: Optimizer::default(),
             fp8: None,
             fp8_activation_store: false,
+            row_padding: RowPadding::default(),
             layout: Layout::default(),
         }
     }
@@ -215,6 +235,7 @@ impl Parallelism {
         self.check_products(config)?;
         let Some(moe) = &config.moe else { return Ok(()) };
         in_range("experts", moe.experts, 1, MAX_SIZE)?;
+        in_range("multiple of an expert's rows", self.row_padding.multiple.into(), 1, 256)?;
         in_range("moe_ffn", moe.ffn, 1, MAX_SIZE)?;
         in_range("shared_ffn", moe.shared_ffn, 0, MAX_SIZE)?;
         in_range("moe_latent_size", moe.latent, 0, MAX_SIZE)?;

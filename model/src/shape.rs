@@ -1,7 +1,7 @@
 //! Sizes of one rank, from which every formula of the layer tables is written.
 
 use crate::{Attention, Device, Loss, ModelConfig, ModelError, Norm, Parallelism};
-use crate::{Fp8Recipe, PermuteIndices, Precision, Rotary, RouterInput};
+use crate::{Fp8Recipe, PermuteIndices, Precision, Rotary, RouterInput, RowPadding};
 
 /// Sizes of one rank. `u128` so that products cannot overflow.
 pub(crate) struct Shape {
@@ -69,6 +69,8 @@ pub(crate) struct MoeShape {
     pub routed: u128,
     /// The limit of an expert's rows, if it has one.
     pub capacity: Option<CapacityShape>,
+    /// How rows are padded for GEMMs in FP8.
+    pub padding: RowPadding,
     /// E.
     pub experts: u128,
     /// Experts on this rank.
@@ -133,6 +135,7 @@ impl Shape {
                 let rows = scaled.div_ceil(u128::from(moe.experts) * 1_000).min(t);
                 CapacityShape { rows, pad: capacity.pad }
             }),
+            padding: parallelism.row_padding,
             experts: moe.experts.into(),
             local: u128::from(moe.experts / parallelism.ep),
             f: u128::from(moe.ffn / parallelism.etp),
@@ -243,9 +246,25 @@ impl MoeShape {
         let rows = |n: u128| {
             u32::try_from(n).map_err(|_| ModelError::Overflow { what: "T·k·ep·etp (routed rows, u32)" })
         };
+        let most = most.min(self.all()) + self.padding_rows();
         // What is dropped is counted too, where loads are spread over the group.
         rows(self.routed * self.etp * self.ep)?;
-        Ok((rows(balanced)?, rows(most.min(self.all()))?))
+        Ok((rows(balanced)?, rows(most)?))
+    }
+
+    /// The most rows that padding adds to what this rank's experts receive: the real routing decides, so all
+    /// that there can be are counted. A capacity that is padded to is one number for routers already.
+    pub fn padding_rows(&self) -> u128 {
+        let senders = match self.padding.by_router {
+            true if self.pads() => 0,
+            true => self.ep * self.etp,
+            false => 1,
+        };
+        self.added_to_each() * self.local * senders
+    }
+
+    fn added_to_each(&self) -> u128 {
+        u128::from(self.padding.multiple.saturating_sub(1))
     }
 
     /// The most rows that an expert receives from the ranks of its group.
@@ -270,11 +289,12 @@ impl MoeShape {
 
     /// Rows that a rank sends to experts: its tokens' copies, without those dropped, with those padded.
     pub fn sent(&self) -> u128 {
-        match &self.capacity {
-            Some(capacity) if capacity.pad => capacity.rows * self.experts,
+        let sent = match &self.capacity {
+            Some(capacity) if capacity.pad => return capacity.rows * self.experts,
             Some(capacity) => self.routed.min(capacity.rows * self.experts),
             None => self.routed,
-        }
+        };
+        if self.padding.by_router { sent + self.added_to_each() * self.experts } else { sent }
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 use bagualu_core::set::Set;
 use bagualu_model::script::from_flags;
 use bagualu_model::settings::{ActivationSettings, Configured, Offload, OffloadModule};
-use bagualu_model::{Fp8, Fp8Recipe, LayerType, Model, ModelConfig, Parallelism};
+use bagualu_model::{Capacity, Fp8, Fp8Recipe, LayerType, Model, ModelConfig, Parallelism, RowPadding};
 use common::{alone, build, small};
 
 /// T = S = 64, h = 32, and 128 rows are balanced.
@@ -149,4 +149,53 @@ fn elements_in_fp8_have_a_byte() {
     let elements = u64::from(ROWS) * 33;
     let leaves = |least| configured(&model, &offload(&[OffloadModule::ExpertFc1], least)).host_bytes;
     assert_eq!((leaves(elements), leaves(elements + 1)), (2 * elements, 0));
+}
+
+/// Two ranks of 64 tokens, k = 2, E = 4: 128 rows are balanced on each, 256 are all.
+fn padded(padding: RowPadding, capacity: Option<Capacity>) -> Model {
+    let mut config = small();
+    config.moe.as_mut().expect("experts").capacity = capacity;
+    build(&config, &Parallelism { row_padding: padding, gpus: 2, ep: 2, global_batch: 4, ..alone() })
+}
+
+#[test]
+fn padding_adds_at_most_what_each_expert_lacks_of_a_multiple() {
+    let rows = |by_router, capacity| {
+        let model = padded(RowPadding { multiple: 16, by_router }, capacity);
+        let moe = kind(&model, "moe");
+        let indices = moe.tensors[moe.tensor("permute_indices").expect("indices")].bytes.fixed;
+        (model.balanced_rows, model.rows_at(1_000), model.rows_at(2_000), model.most_rows, indices)
+    };
+    let argsort = 8 * 64 * 4;
+    // Two local experts, each up to 15 rows more than they receive.
+    assert_eq!(rows(false, None), (128, 128 + 30, 256 + 30, 286, 8 * 128 + argsort));
+    // From each of two ranks; each sends up to 15 more to each of four experts.
+    assert_eq!(rows(true, None), (128, 128 + 60, 256 + 60, 316, 8 * (128 + 60) + argsort));
+    // Padded to capacity, 40 from each rank: routers have nothing to add, experts have.
+    let capacity = Some(Capacity { factor_permille: 1_250, pad: true });
+    assert_eq!(rows(true, capacity), (160, 160, 160, 160, 8 * 160));
+    assert_eq!(rows(false, capacity), (160, 190, 190, 190, 8 * 160));
+    assert_eq!(padded(RowPadding::default(), None).padding_rows, 0);
+    let model = padded(RowPadding { multiple: 16, by_router: false }, None);
+    assert_eq!((model.padded(0), model.padded(1), model.padded(256)), (0, 31, 286));
+}
+
+#[test]
+fn flags_say_how_rows_are_padded() {
+    for (flags, multiple, by_router) in [
+        ("", 1, false),
+        ("--moe-router-padding-for-quantization", 1, false),
+        ("--fp8-format hybrid", 16, false),
+        ("--fp8-format hybrid --moe-router-padding-for-fp8", 16, true),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8 --moe-router-padding-for-quantization", 32, true),
+        ("--fp8-format e4m3 --fp8-recipe blockwise --use-transformer-engine-op-fuser", 256, false),
+    ] {
+        let sizes = "--num-layers 1 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 \
+                     --vocab-size 1000 --num-experts 4 --bf16";
+        let words: Vec<_> =
+            sizes.split_whitespace().chain(flags.split_whitespace()).map(str::to_owned).collect();
+        let launch = from_flags(&words, 1).unwrap_or_else(|error| panic!("{flags}: {error}"));
+        assert_eq!(launch.parallelism.row_padding, RowPadding { multiple, by_router }, "{flags}");
+        assert!(launch.warnings.iter().all(|warning| !warning.contains("padding")), "{:?}", launch.warnings);
+    }
 }

@@ -129,7 +129,7 @@ impl<'m> Job<'m> {
             types: &self.types,
             chunks: &chunks,
             rooflines: self.model.device.rooflines(),
-            balanced_rows: self.model.balanced_rows,
+            balanced_rows: self.model.rows_at(1_000),
             device_bytes: rank.device_bytes,
             host_bytes: rank.host_bytes,
             fused: false,

@@ -98,6 +98,7 @@ pub(crate) fn rows_at(job: &Job<'_>, load: &dyn Load, layer: LayerRef, gate: Gat
     match layer.number {
         Some(number) if job.types()[layer.layer_type].routed => {
             load.rows(Gate { layer: number, ..gate }, rows);
+            rows.iter_mut().for_each(|received| *received = job.model().padded(*received));
         }
         _ => rows.fill(0),
     }

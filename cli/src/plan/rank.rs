@@ -148,7 +148,7 @@ impl<'a> Rank<'a> {
                 chunks: &chunks,
                 rooflines: model.device.rooflines(),
                 // A dense model has no rows: any number does.
-                balanced_rows: model.balanced_rows.max(1),
+                balanced_rows: model.rows_at(1_000).max(1),
                 device_bytes: model.room(stage),
                 host_bytes: model.host_room(stage),
                 fused: false,

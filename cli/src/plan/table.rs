@@ -285,7 +285,8 @@ fn notes(plan: &Plan) -> String {
             }
             None => {
                 let ep = loaded.model.parallelism.ep;
-                writeln!(text, "\nNo load exceeds EP = {ep}: that is every row of the group, {most}.")
+                let padded = if loaded.model.padding_rows > 0 { " with padding" } else { "" };
+                writeln!(text, "\nNo load exceeds EP = {ep}: that is every row of the group, {most}{padded}.")
             }
         };
     }

@@ -3,7 +3,7 @@
 use super::ScriptError;
 use super::build::Reader;
 use crate::layout;
-use crate::{Fp8, Fp8Recipe, GradientType, Layout, ModelConfig, Optimizer, Parallelism};
+use crate::{Fp8, Fp8Recipe, GradientType, Layout, ModelConfig, Optimizer, Parallelism, RowPadding};
 
 impl Reader<'_> {
     /// The distribution over `gpus` devices of a model with `layers` layers.
@@ -35,6 +35,7 @@ impl Reader<'_> {
             distributed_optimizer: self.flags.switch("--use-distributed-optimizer"),
             optimizer: self.optimizer()?,
             fp8: self.fp8()?,
+            row_padding: self.row_padding()?,
             fp8_activation_store: self.flags.switch("--activation-func-fp8-input-store"),
             layout,
         };
@@ -158,6 +159,17 @@ impl Reader<'_> {
             Some(_) => return Err(self.bad("--fp8-recipe", "delayed, tensorwise, blockwise or mxfp8")),
         };
         Ok(Some(Fp8 { recipe, parameters: self.flags.switch("--fp8-param-gather") }))
+    }
+
+    /// What Megatron rounds an expert's rows up to in FP8 training (`moe_utils.py`, `moe/experts.py`).
+    fn row_padding(&self) -> Result<RowPadding, ScriptError> {
+        let Some(fp8) = self.fp8()? else { return Ok(RowPadding::default()) };
+        let multiple = match fp8.recipe {
+            _ if self.flags.switch("--use-transformer-engine-op-fuser") => 256,
+            Fp8Recipe::Mxfp8 => 32,
+            Fp8Recipe::Delayed | Fp8Recipe::Tensorwise | Fp8Recipe::Blockwise => 16,
+        };
+        Ok(RowPadding { multiple, by_router: self.flags.switch("--moe-router-padding-for-quantization") })
     }
 
     fn layout(&self) -> Result<Layout, ScriptError> {

@@ -82,7 +82,6 @@ const DIFFERS: &[(&str, &str)] = &[
     ("--fp8-", "FP8 is modelled as far as its format and recipe"),
     ("--te-precision-config-file", "FP8 is modelled as far as its format and recipe"),
     ("--fp4-", "activations and weights are modelled without FP4"),
-    ("--moe-router-padding-for-", "padding rows are not counted"),
     ("--moe-expert-rank-capacity-factor", "rows are modelled without a static buffer"),
     ("--moe-enable-deepep", "dispatch is modelled as all-to-all"),
     ("--moe-flex-dispatcher-backend", "dispatch is modelled as all-to-all"),

@@ -88,6 +88,7 @@ pub const FLAGS: &[Flag] = &[
     ),
     value("--moe-expert-capacity-factor", "F", "Drop rows above F·T·k/E for each expert"),
     switch("--moe-pad-expert-input-to-capacity", "Pad every expert's rows to its capacity"),
+    switch("--moe-router-padding-for-quantization", "FP8: routers pad what they send to an expert"),
     value("--tensor-model-parallel-size", "N", "TP"),
     switch("--sequence-parallel", "Sequence parallel"),
     value("--context-parallel-size", "N", "CP"),
@@ -171,6 +172,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("--encoder-num-layers", "--num-layers"),
     ("--encoder-seq-length", "--seq-length"),
     ("--num-moe-experts", "--num-experts"),
+    ("--moe-router-padding-for-fp8", "--moe-router-padding-for-quantization"),
     ("--hybrid-override-pattern", "--hybrid-layer-pattern"),
     ("--use-custom-fsdp", "--use-megatron-fsdp"),
 ];

@@ -184,6 +184,8 @@ fn fp8(parallelism: &Parallelism, list: &mut List) {
         },
     );
     list.switch("--fp8-param-gather", fp8.parameters);
+    list.switch("--moe-router-padding-for-quantization", parallelism.row_padding.by_router);
+    list.switch("--use-transformer-engine-op-fuser", parallelism.row_padding.multiple == 256);
 }
 
 fn layout(parallelism: &Parallelism, list: &mut List) {
