@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use bagualu_model::read::{FORMATS, Format, ReadError, read};
-use bagualu_model::script::{FLAGS, Given, Launch, from_flags, to_flags};
+use bagualu_model::script::{FLAGS, Given, Launch, from_flags, from_flags_over, to_flags};
 use bagualu_model::settings::ActivationSettings;
 use bagualu_model::{Device, MAX_DEVICE_FILE, MODELS, Model, ModelError, Preset};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -190,10 +190,9 @@ impl Input {
     fn preset(&self, name: &str) -> Result<Launch, Error> {
         let preset = Preset::named(name, self.gpus)
             .map_err(|error| Error::bad_input("--model", error.to_string(), ""))?;
-        let mut flags = to_flags(&preset.config, &preset.parallelism);
-        flags.extend_from_slice(&self.flags.0);
-        let mut launch =
-            from_flags(&flags, preset.parallelism.gpus).map_err(|error| refused(name, &error.into()))?;
+        let base = to_flags(&preset.config, &preset.parallelism);
+        let mut launch = from_flags_over(&base, &self.flags.0, preset.parallelism.gpus)
+            .map_err(|error| refused(name, &error.into()))?;
         if !self.flags.0.iter().any(|flag| flag == "--global-batch-size") {
             launch.parallelism.repeat(preset.parallelism.micro_batches());
         }

@@ -280,9 +280,9 @@ impl Parallelism {
         let fix = "change TP or the model";
         divides("heads", config.heads, "tp", self.tp, fix)?;
         if config.mla.is_none() {
-            divides("kv_groups", config.kv_groups, "tp", self.tp, fix)?;
             let fix = "change the number of query groups";
             divides("heads", config.heads, "kv_groups", config.kv_groups, fix)?;
+            self.check_query_groups(config)?;
         }
         divides("ffn", config.ffn, "tp", self.tp, fix)?;
         if self.cp > 1 {
@@ -297,6 +297,20 @@ impl Parallelism {
         divides("experts", moe.experts, "ep", self.ep, "change EP or the number of experts")?;
         divides("moe_ffn", moe.ffn, "etp", self.etp, "change expert TP")?;
         divides("shared_ffn", moe.shared_ffn, "tp", self.tp, fix)
+    }
+
+    /// Megatron also divides a group over ranks (`attention.py`): each makes its part of the fused projection.
+    fn check_query_groups(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        if !self.tp.is_multiple_of(config.kv_groups) && !config.kv_groups.is_multiple_of(self.tp) {
+            return Err(unsupported(
+                "kv_groups",
+                config.kv_groups,
+                "Megatron takes a multiple or a divisor of TP",
+                "change TP or the number of query groups",
+            ));
+        }
+        let columns = config.head_dim * (config.heads + 2 * config.kv_groups);
+        divides("columns of queries, keys and values", columns, "tp", self.tp, "change TP or the model")
     }
 
     fn check_pipeline(&self, config: &ModelConfig) -> Result<(), ModelError> {
@@ -372,6 +386,7 @@ impl Parallelism {
                 "give 1 or drop --overlap-moe-expert-parallel-comm",
             ));
         }
+        self.check_overlap()?;
         if config.moe.is_none() && (self.ep > 1 || self.etp > 1) {
             let ranks = self.ep * self.etp;
             return Err(unsupported("ep·etp", ranks, "a dense model has no experts", "give 1"));
@@ -401,6 +416,33 @@ impl Parallelism {
             ));
         }
         Ok(())
+    }
+    /// Megatron's rules for `--overlap-moe-expert-parallel-comm` (`transformer_config.py`).
+    fn check_overlap(&self) -> Result<(), ModelError> {
+        const FIX: &str = "change it or drop --overlap-moe-expert-parallel-comm";
+        if !self.overlap_ep {
+            return Ok(());
+        }
+        let refused = |field, value: u64, rule| Err(unsupported(field, value, rule, FIX));
+        if self.ep == 1 {
+            return refused("ep", 1, "the overlap of dispatch and combine needs EP above 1");
+        }
+        if self.pp > 1 && self.chunks == 1 {
+            return refused(
+                "chunks",
+                1,
+                "in a pipeline the overlap of dispatch and combine needs virtual stages",
+            );
+        }
+        match self.precision {
+            Precision::Bf16 => Ok(()),
+            Precision::Fp32 => Err(unsupported(
+                "precision",
+                "FP32",
+                "the overlap of dispatch and combine runs in BF16 or FP16",
+                "add --bf16 or drop --overlap-moe-expert-parallel-comm",
+            )),
+        }
     }
 }
 

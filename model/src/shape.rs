@@ -21,6 +21,11 @@ pub(crate) struct Shape {
     pub k: u128,
     /// Columns of the values on this rank.
     pub v: u128,
+    /// Columns of the fused projection to queries, keys and values that this rank makes.
+    pub qkv_part: u128,
+    /// Columns of the storage that its queries, keys and values are views of: its own part, or gathered over
+    /// ranks that share a group.
+    pub qkv: u128,
     /// Columns of attention's output on this rank.
     pub context: u128,
     /// Heads on this rank.
@@ -126,8 +131,9 @@ impl Shape {
         let heads = u128::from(config.heads) / tp;
         let head = Head::new(config);
         // Multi-latent attention makes keys and values of every head.
-        let groups = if config.mla.is_some() { heads } else { u128::from(config.kv_groups) / tp };
+        let groups = if config.mla.is_some() { heads } else { u128::from(config.kv_groups).div_ceil(tp) };
         let t = if parallelism.sequence_parallel { s / tp } else { s };
+        let qkv = u128::from(config.head_dim) * u128::from(config.heads + 2 * config.kv_groups);
         let moe = config.moe.as_ref().map(|moe| MoeShape {
             routed: t * u128::from(moe.top_k),
             capacity: moe.capacity.map(|capacity| {
@@ -156,6 +162,8 @@ impl Shape {
             q: heads * head.qk,
             k: groups * head.qk,
             v: groups * head.v,
+            qkv_part: qkv / tp,
+            qkv: if tp > u128::from(config.kv_groups) { qkv } else { qkv / tp },
             context: heads * head.v,
             heads,
             groups,
@@ -200,6 +208,11 @@ impl Shape {
     /// Bytes of a hidden state of all tokens of the micro-batch, as gathered for a linear layer.
     pub fn gathered(&self) -> u128 {
         self.e * self.s * self.h
+    }
+
+    /// Bytes of the fused projection that ranks which share a group gather; none where no rank does.
+    pub fn qkv_gathered(&self) -> u128 {
+        if self.qkv == self.qkv_part { 0 } else { self.e * self.s * self.qkv }
     }
 
     /// Bytes beyond [`Self::hidden`] that gathering takes; none without tensor parallel.

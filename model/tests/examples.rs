@@ -111,6 +111,7 @@ fn content_decides_the_format() {
 fn names_of_other_programs_mean_megatron_s_flags() {
     let nemo = launch("nemo.yaml", &Given::default()).config;
     assert_eq!((nemo.ffn, nemo.norm, nemo.vocab), (11_008, Norm::RmsNorm, 32_000));
+    assert!(launch("nemo.yaml", &Given::default()).parallelism.distributed_optimizer);
     assert!(!nemo.bias && !nemo.tied_embeddings && !nemo.fused_activation && !nemo.hidden_dropout);
     let bridge = launch("megatron-bridge.yaml", &on(16));
     let preset = Preset::named("qwen3-30b-a3b", None).expect("a preset").config;
@@ -186,4 +187,60 @@ fn merged_and_shared_yaml_is_as_if_written_out() {
     let rest = "num_attention_heads: 4\nseq_length: 16\nvocab_size: 100\nmicro_batch_size: &one 1\nglobal_batch_size: *one\n";
     let launch = read(format!("{text}{rest}").as_bytes(), None, &on(1)).expect("a launch");
     assert_eq!((launch.config.layers, launch.config.hidden, launch.parallelism.global_batch), (2, 32, 1));
+}
+
+/// Settings of a small model in one mapping, before `rest`.
+fn small(rest: &str) -> Launch {
+    let sizes = "num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 16, vocab_size: 100, micro_batch_size: 1";
+    let text = format!(
+        "base: &base {{{sizes}, tensor_model_parallel_size: 2, sequence_parallel: true, bias: false, num_query_groups: 2}}\n{rest}"
+    );
+    read(text.as_bytes(), None, &on(2)).unwrap_or_else(|error| panic!("{rest}: {error}"))
+}
+
+#[test]
+fn false_and_null_take_back_what_was_set() {
+    let merged = small("model:\n  <<: *base\n");
+    assert!(merged.parallelism.sequence_parallel && !merged.config.bias && merged.config.kv_groups == 2);
+    let own =
+        small("model:\n  <<: *base\n  sequence_parallel: false\n  bias: true\n  num_query_groups: null\n");
+    assert!(!own.parallelism.sequence_parallel && own.config.bias && own.config.kv_groups == 4);
+    let again = small("model:\n  <<: *base\n  sequence_parallel: false\nlast: {sequence_parallel: true}\n");
+    assert!(again.parallelism.sequence_parallel, "the last counts");
+    let flags = "model.num_layers=2 model.hidden_size=64 model.num_attention_heads=4 model.seq_length=16 \
+                 model.vocab_size=100 model.micro_batch_size=1 model.tensor_model_parallel_size=2";
+    let hydra = |more: &str| {
+        let script = format!("torchrun --nproc_per_node 2 train.py {flags} {more}");
+        read(script.as_bytes(), None, &Given::default()).expect("a launch").parallelism.sequence_parallel
+    };
+    assert!(hydra("model.sequence_parallel=True"));
+    assert!(!hydra("model.sequence_parallel=True model.sequence_parallel=False"));
+    assert!(!hydra("model.sequence_parallel=True model.sequence_parallel=null"));
+    let swift = "megatron sft --model Qwen/Qwen3-30B-A3B --expert_model_parallel_size 2";
+    let divided = |more: &str| {
+        let script = format!("NPROC_PER_NODE=2 {swift} {more}");
+        read(script.as_bytes(), None, &on(2)).expect("a launch").parallelism.distributed_optimizer
+    };
+    assert!(divided("") && !divided("--use_distributed_optimizer false"));
+}
+
+#[test]
+fn the_optimizer_s_section_says_where_its_state_is() {
+    let optimizer = |section: &str| {
+        let launch = small(&format!("model:\n  optim: {{{section}, lr: 1e-4, sched: {{name: sgd}}}}\n"));
+        (
+            launch.parallelism.distributed_optimizer,
+            launch.parallelism.optimizer.second_moment_bytes,
+            launch.warnings,
+        )
+    };
+    for name in ["distributed_fused_adam", "mcore_distributed_optim"] {
+        assert_eq!(optimizer(&format!("name: {name}")), (true, 4, vec![]));
+    }
+    assert_eq!(optimizer("name: fused_adam"), (false, 4, vec![]));
+    assert_eq!(optimizer("name: fused_adam, use_distributed_optimizer: true"), (true, 4, vec![]));
+    assert_eq!(optimizer("config: {optimizer: sgd, use_distributed_optimizer: true}"), (true, 0, vec![]));
+    let (divided, _, warnings) = optimizer("name: adafactor");
+    assert!(!divided);
+    assert_eq!(warnings, ["model.optim.name adafactor: the state of Adam is modelled"]);
 }

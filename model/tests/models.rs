@@ -164,13 +164,15 @@ fn leading_dense_layers_have_no_rows() {
 type Change = fn(&mut ModelConfig, &mut Parallelism);
 
 /// What is refused, and the words that must be in the message.
-const REFUSED: [(Change, [&str; 2]); 16] = [
+const REFUSED: [(Change, [&str; 2]); 18] = [
     (|_, p| p.gpus = 6, ["gpus is 6", "tp·cp·pp = 4"]),
     (|_, p| p.ep = 3, ["gpus is 8", "etp·ep·pp"]),
     (|_, p| p.global_batch = 7, ["global_batch is 7", "micro_batch·dp"]),
     (|c, _| c.layers = 6, ["layers is 6", "pp·chunks = 4"]),
     (|c, _| c.heads = 3, ["heads is 3", "tp = 2"]),
-    (|c, _| c.kv_groups = 1, ["kv_groups is 1", "tp = 2"]),
+    (|c, _| (c.heads, c.kv_groups) = (6, 3), ["kv_groups is 3", "a multiple or a divisor of TP"]),
+    (|_, p| (p.ep, p.overlap_ep) = (1, true), ["ep is 1", "overlap"]),
+    (|_, p| (p.chunks, p.overlap_ep) = (1, true), ["chunks is 1", "virtual stages"]),
     (|c, p| (c.moe.as_mut().unwrap().experts, p.ep) = (6, 4), ["experts is 6", "ep = 4"]),
     (|c, _| c.moe.as_mut().unwrap().top_k = 9, ["top_k is 9", "from 1 to 4"]),
     (|c, _| c.hidden = 0, ["hidden is 0", "from 1"]),
@@ -238,4 +240,26 @@ fn a_router_has_a_bias_where_linear_layers_have_one() {
     };
     let ((without, biases), (with, _)) = (total(false), total(true));
     assert_eq!(with - without, biases);
+}
+
+/// Megatron's `attention.py`: with fewer groups than ranks each rank makes its part of the fused projection and
+/// gathers the rest.
+#[test]
+fn ranks_share_a_group_of_heads() {
+    let config = ModelConfig { heads: 8, kv_groups: 2, ..small() };
+    let run = |tp| Parallelism { gpus: tp, tp, sequence_parallel: tp > 1, ..alone() };
+    let attention = |tp| build(&config, &run(tp)).stages[0].parameters.attention;
+    for tp in [2, 4, 8] {
+        assert_eq!(attention(1), tp * attention(tp), "tp {tp}");
+    }
+    let saved = |qk_norm, tp, name: &str| {
+        let model = build(&ModelConfig { qk_norm, ..config.clone() }, &run(tp));
+        let layer = model.types.iter().find(|layer| layer.name == "moe").expect("a layer");
+        layer.tensors[layer.tensor(name).expect("a tensor")].bytes.at(0).expect("fits")
+    };
+    let bytes = |columns: u64| 2 * 64 * 8 * columns;
+    // Two heads of a rank with the keys and values of their group, and views of all heads.
+    assert_eq!(saved(false, 4, "qkv"), bytes(2 + 1 + 1));
+    assert_eq!(saved(true, 4, "qkv_linear"), bytes(8 + 2 * 2));
+    assert_eq!(saved(true, 2, "qkv_linear"), bytes(4 + 1 + 1), "a group for each rank");
 }

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use bagualu_model::script::{Given, Launch, ScriptError, from_flags, parse, parse_with, to_flags};
+use bagualu_model::script::{
+    Given, Launch, ScriptError, from_flags, from_flags_over, parse, parse_with, to_flags,
+};
 use bagualu_model::{Activation, Attention, MoeLayers, Norm, Precision, Preset};
 
 const EXAMPLES: [(&str, &str); 4] = [
@@ -473,4 +475,81 @@ fn the_older_switches_of_fp8_are_its_format() {
     let format = fp8("--fp8-format hybrid");
     assert!(format.is_some());
     assert_eq!((fp8("--fp8-hybrid"), fp8("--fp8-e4m3"), fp8("")), (format, format, None));
+}
+
+#[test]
+fn what_megatron_refuses_of_flags_together_is_refused() {
+    let launch = |flags: &str| {
+        let bare = BASE.replace(" --bf16", "");
+        refused(&format!("torchrun --nproc_per_node 4 x.py --num-layers 2 {bare} {flags}"))
+    };
+    let offload = "--bf16 --fine-grained-activation-offloading --offload-modules qkv_linear";
+    let host = "--bf16 --use-precision-aware-optimizer --use-distributed-optimizer --optimizer-cpu-offload";
+    let experts = "--bf16 --num-experts 4 --moe-shared-expert-intermediate-size 8";
+    let overlap = "--expert-model-parallel-size 2 --overlap-moe-expert-parallel-comm";
+    for (flags, words) in [
+        ("--bf16 --fp16".to_owned(), ["--bf16 is given with --fp16", "leave one of them out"]),
+        ("--bf16 --swiglu --quick-geglu".to_owned(), ["--swiglu is given with --quick-geglu", "leave one"]),
+        ("--bf16 --fp8-param-gather".to_owned(), ["--fp8-param-gather", "--fp8-format"]),
+        (
+            "--bf16 --fp8-format e4m3 --fp8-param-gather".to_owned(),
+            ["--fp8-param-gather", "--use-distributed-optimizer"],
+        ),
+        (
+            "--bf16 --recompute-granularity selective --recompute-method uniform".to_owned(),
+            ["--recompute-method is \"uniform\"", "full recomputation"],
+        ),
+        (
+            "--bf16 --recompute-granularity selective --recompute-modules core_attn moe_act".to_owned(),
+            ["--recompute-modules is \"core_attn moe_act\"", "without moe_act"],
+        ),
+        (
+            format!(
+                "{experts} --moe-shared-expert-overlap --recompute-granularity selective --recompute-modules shared_experts"
+            ),
+            ["--recompute-modules is \"shared_experts\"", "--moe-shared-expert-overlap"],
+        ),
+        (format!("{offload} --activation-offload-fraction -0.5"), ["is \"-0.5\"", "from 0 to 1"]),
+        (format!("{offload} --activation-offload-fraction 1.5"), ["is \"1.5\"", "from 0 to 1"]),
+        (format!("{host} --optimizer-offload-fraction -1"), ["is \"-1\"", "from 0 to 1"]),
+        (
+            format!("{experts} {overlap} --moe-token-dispatcher-type allgather"),
+            ["--moe-token-dispatcher-type is \"allgather\"", "alltoall or flex"],
+        ),
+        (
+            format!("{experts} {overlap} --moe-token-dispatcher-type flex --moe-shared-expert-overlap"),
+            ["--moe-shared-expert-overlap is given with", "--overlap-moe-expert-parallel-comm"],
+        ),
+    ] {
+        let text = launch(&flags);
+        assert!(words.iter().all(|word| text.contains(word)), "{flags:?}: {text:?} lacks {words:?}");
+    }
+}
+
+#[test]
+fn a_given_precision_replaces_an_assumed_one() {
+    let preset = Preset::named("qwen3-30b-a3b", None).expect("a preset");
+    let base = to_flags(&preset.config, &preset.parallelism);
+    let aware = "--fp16 --use-precision-aware-optimizer --use-distributed-optimizer --global-batch-size 4096";
+    let flags: Vec<_> = aware.split(' ').map(str::to_owned).collect();
+    let launch = from_flags_over(&base, &flags, preset.parallelism.gpus).expect("a launch");
+    assert_eq!(launch.parallelism.optimizer.main_bytes, 4, "beside FP16 all of a main parameter is kept");
+}
+
+#[test]
+fn no_experts_are_a_dense_model() {
+    let launch = read(&format!("torchrun --nproc_per_node 2 x.py --num-layers 2 {BASE} --num-experts 0"));
+    assert_eq!((launch.config.moe, launch.parallelism.etp), (None, 1));
+}
+
+#[test]
+fn a_gated_gelu_has_the_defaults_of_gelu() {
+    let config =
+        |flags: &str| read(&format!("torchrun --nproc_per_node 1 x.py --num-layers 2 {BASE} {flags}")).config;
+    assert_eq!(config("--swiglu").ffn, 128, "two thirds of 4·h, in multiples of 64");
+    assert_eq!(config("--quick-geglu").ffn, 256);
+    assert!(config("--quick-geglu --no-bias-swiglu-fusion").fused_activation);
+    assert!(!config("--quick-geglu --no-bias-gelu-fusion").fused_activation);
+    assert!(!config("--quick-geglu --disable-bias-linear").fused_activation, "its fusion takes a bias");
+    assert!(config("--swiglu --disable-bias-linear").fused_activation);
 }

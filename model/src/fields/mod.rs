@@ -9,7 +9,7 @@ mod values;
 use std::collections::BTreeMap;
 
 use crate::Preset;
-use crate::script::{FLAGS, ScriptError, config_flags};
+use crate::script::{FLAGS, ScriptError, config_flags, without_precision};
 pub(crate) use defaults::{MS_SWIFT, Program};
 use table::Means::{self, Differs, Flag, Harmless, Not};
 use table::{ADAPTERS, LOOP_FIELDS, LOOP_SECTIONS, OTHER_SECTIONS, OUTER_SECTIONS, matters, means};
@@ -176,6 +176,12 @@ impl Reader {
             self.once(setting, "", false);
         } else if !setting.in_any(OUTER_SECTIONS) && !is_section(OUTER_SECTIONS) {
             self.field(setting, means);
+        } else if let ([.., section, _], Value::Text(name)) = (&setting.path[..], &setting.value)
+            && section == "optim"
+            && field == "name"
+        {
+            self.read_of_section(setting);
+            self.optimizer(setting, &name.to_ascii_lowercase());
         } else if setting.path.len() > 1 && (matters(field) || of_the_loop()) {
             self.read_of_section(setting);
             self.field(setting, means);
@@ -323,6 +329,21 @@ impl Reader {
         self.settings.origins.insert(flag.to_owned(), shown);
     }
 
+    /// NeMo's names; its distributed optimizers divide their state as Megatron's does.
+    fn optimizer(&mut self, setting: &Setting, name: &str) {
+        match name {
+            "distributed_fused_adam" | "mcore_distributed_optim" => {
+                self.flag(setting, "--use-distributed-optimizer", "true");
+            }
+            "sgd" | "lion" | "muon" => self.flag(setting, "--optimizer", name),
+            "adam" | "adamw" | "fused_adam" | "megatron_fused_adam" => {}
+            _ => {
+                let shown = setting.shown();
+                self.settings.warnings.push(format!("{shown} {name}: the state of Adam is modelled"));
+            }
+        }
+    }
+
     /// `bf16`, `16-mixed`, `bfloat16`, or a recipe of Megatron-Bridge such as `bf16_with_mxfp8_mixed`.
     fn precision(&mut self, setting: &Setting, text: &str) {
         let has = |word: &str| text.contains(word);
@@ -390,8 +411,10 @@ impl Reader {
             let batch = prompts.saturating_mul(samples.unwrap_or(1));
             words.extend(["--global-batch-size".to_owned(), batch.to_string()]);
         }
-        words.extend(flags.into_iter().flat_map(|(name, values)| [vec![name], values].concat()));
-        settings.flags = words;
+        let own: Vec<_> =
+            flags.into_iter().flat_map(|(name, values)| [vec![name], values].concat()).collect();
+        settings.flags = without_precision(&words, &own).cloned().collect();
+        settings.flags.extend(own);
         settings.unknown_model = settings.unknown_model.or(checkpoint);
         for name in &mut settings.ignored {
             if let Some(fields) = read.get(name) {

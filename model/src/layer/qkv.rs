@@ -1,7 +1,8 @@
 //! Queries, keys and values of grouped-query attention: one linear layer, then norm and rotation
 //! (`megatron/core/transformer/attention.py`).
 //!
-//! The fused output is split by views, so whoever saves one part keeps all of it.
+//! The fused output is split by views, so whoever saves one part keeps all of it. Where several ranks share a
+//! group of heads it is gathered over all ranks first, and the views keep that.
 
 use bagualu_core::layer::Group;
 
@@ -39,8 +40,10 @@ pub(super) fn project(b: &mut Builder<'_>, input: usize) -> Vec<usize> {
 /// gathered, in backward once more.
 fn linear(b: &mut Builder<'_>, name: &'static str, input: usize, rotate: bool) -> usize {
     let shape = b.shape;
-    let columns = shape.q + shape.k + shape.v;
+    // With the rotation folded in, the kernel's copies are what stays.
+    let columns = if rotate { shape.q + shape.k + shape.v } else { shape.qkv };
     let bytes = fixed(shape.e * shape.s * columns);
+    let gathered = shape.qkv_gathered();
     let output = b.tensor(name, bytes, Holds::Activations);
     let tables = if rotate { tables(b, "rotary_tables", 2) } else { None };
     let makes: Vec<_> = tables.into_iter().chain([output]).collect();
@@ -51,14 +54,14 @@ fn linear(b: &mut Builder<'_>, name: &'static str, input: usize, rotate: bool) -
             makes: &makes,
             saves: &[&makes[..makes.len() - 1], &[input]].concat(),
             cost: Cost {
-                gemm: 2 * shape.s * shape.h * columns,
-                sent: fixed(shape.gather_work()),
+                gemm: 2 * shape.s * shape.h * shape.qkv_part,
+                sent: fixed(shape.gather_work() + gathered),
                 ..Cost::default()
             },
             collective: shape.tp.then_some(Group::Tp),
             // Rotary embedding and the split copy the fused output once.
-            forward_work: fixed(shape.gather_work()) + bytes,
-            backward_work: fixed(shape.hidden() + shape.gather_work() + shape.gathered()) + bytes,
+            forward_work: fixed(shape.gather_work() + gathered) + bytes,
+            backward_work: fixed(shape.hidden() + shape.gather_work() + shape.gathered() + gathered) + bytes,
         },
     );
     output

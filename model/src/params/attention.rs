@@ -10,7 +10,7 @@ pub(super) fn projections(config: &ModelConfig, shape: &Shape) -> u128 {
     let inputs = match &shape.mla {
         Some(mla) => latent(mla, shape),
         None => {
-            let columns = shape.q + shape.k + shape.v;
+            let columns = shape.qkv_part;
             shape.h * columns + u128::from(config.bias || config.qkv_bias) * columns
         }
     };

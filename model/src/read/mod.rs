@@ -16,7 +16,7 @@ pub use hugging_face::{DEFAULT_SEQ, HuggingFace};
 
 use crate::fields;
 use crate::script::{
-    Given, Launch, MAX_INPUT, config_flags, from_flags, from_settings, parse_with, sanitize,
+    Given, Launch, MAX_INPUT, config_flags, from_flags, from_flags_over, from_settings, parse_with, sanitize,
 };
 
 /// The format of a file.
@@ -109,7 +109,6 @@ fn config_json(text: &[u8], given: &Given) -> Result<Launch, ReadError> {
     let gpus = given.gpus.ok_or(ReadError::NoGpus)?;
     let mut flags = config_flags(&config);
     flags.extend(["--bf16", "--micro-batch-size", "1"].map(str::to_owned));
-    flags.extend_from_slice(&given.flags);
     let is_given = |name: &str| given.flags.iter().any(|flag| flag == name);
     let mut assumed = Vec::new();
     if !is_given("--bf16") && !is_given("--fp16") {
@@ -125,7 +124,7 @@ fn config_json(text: &[u8], given: &Given) -> Result<Launch, ReadError> {
         let assumed = assumed.join(", ");
         warnings.push(format!("assumed, since a config.json does not describe a run: {assumed}"));
     }
-    let mut launch = from_flags(&flags, gpus)?;
+    let mut launch = from_flags_over(&flags, &given.flags, gpus)?;
     launch.ignored.splice(0..0, ignored);
     launch.warnings.splice(0..0, warnings);
     Ok(launch)

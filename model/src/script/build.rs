@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::ScriptError;
+use super::decimal;
 use super::expand::Environment;
 use super::flags::Flags;
 use super::pattern::{self, pattern};
@@ -55,10 +56,12 @@ impl Reader<'_> {
         let layers = u32::try_from(layers).map_err(|_| self.bad("--num-layers", "at most 4096"))?;
         let hidden = self.needed("--hidden-size")?;
         let heads = self.needed("--num-attention-heads")?;
-        let gated = self.flags.switch("--swiglu") || self.flags.switch("--quick-geglu");
+        let swiglu = self.flags.switch("--swiglu");
+        let gated = swiglu || self.flags.switch("--quick-geglu");
+        let bias = !self.flags.switch("--disable-bias-linear");
         let ffn = match self.number("--ffn-hidden-size")? {
             Some(ffn) => ffn,
-            None if gated => hidden.saturating_mul(4).saturating_mul(2) / 3 / 64 * 64,
+            None if swiglu => hidden.saturating_mul(4).saturating_mul(2) / 3 / 64 * 64,
             None => hidden.saturating_mul(4),
         };
         let seq = self.needed("--seq-length")?;
@@ -79,16 +82,16 @@ impl Reader<'_> {
             norm: self.norm()?,
             qk_norm: self.flags.switch("--qk-layernorm"),
             activation: if gated { Activation::SwiGlu } else { Activation::Gelu },
-            fused_activation: !self.flags.switch(if gated {
-                "--no-bias-swiglu-fusion"
-            } else {
-                "--no-bias-gelu-fusion"
-            }),
+            // Every other activation has the fusion of GELU, which takes a bias.
+            fused_activation: match swiglu {
+                true => !self.flags.switch("--no-bias-swiglu-fusion"),
+                false => bias && !self.flags.switch("--no-bias-gelu-fusion"),
+            },
             attention: self.attention()?,
             hidden_dropout: self.dropout("--hidden-dropout")?,
             attention_dropout: self.dropout("--attention-dropout")?,
             tied_embeddings: !self.flags.switch("--untie-embeddings-and-output-weights"),
-            bias: !self.flags.switch("--disable-bias-linear"),
+            bias,
             position_rows: self.position_rows(seq)?,
             rotary: self.rotary()?,
             qkv_bias: self.flags.switch("--add-qkv-bias"),
@@ -117,11 +120,22 @@ impl Reader<'_> {
         if let Some(flag) = REFUSED.into_iter().find(|flag| self.flags.switch(flag)) {
             return Err(ScriptError::NotModelled { flag });
         }
+        for (flag, other, rule) in
+            [("--bf16", "--fp16", "another precision"), ("--swiglu", "--quick-geglu", "another activation")]
+        {
+            if self.flags.switch(flag) && self.flags.switch(other) {
+                return Err(ScriptError::Conflict { flag, other, rule });
+            }
+        }
         Ok(())
     }
 
     fn moe(&self, ffn: u64, layers: u32) -> Result<Option<MoeConfig>, ScriptError> {
-        let Some(experts) = self.number("--num-experts")? else { return Ok(None) };
+        // None are a dense model in Megatron too.
+        let experts = match self.or("--num-experts", 0)? {
+            0 => return Ok(None),
+            experts => experts,
+        };
         Ok(Some(MoeConfig {
             experts,
             top_k: self.or("--moe-router-topk", 2)?,
@@ -144,23 +158,30 @@ impl Reader<'_> {
     fn capacity(&self) -> Result<Option<Capacity>, ScriptError> {
         const FACTOR: &str = "--moe-expert-capacity-factor";
         let pad = self.flags.switch("--moe-pad-expert-input-to-capacity");
-        let factor = self.permille(FACTOR, 1_000_000)?;
+        // Megatron takes a negative factor as none.
+        let negative = self.text(FACTOR)?.is_some_and(|text| text.trim_start().starts_with('-'));
+        let factor = if negative { None } else { self.permille(FACTOR, 1_000_000)? };
         if pad && factor.is_none() {
             return Err(self.bad(FACTOR, "a positive number with --moe-pad-expert-input-to-capacity"));
         }
         Ok(factor.filter(|&factor| factor > 0).map(|factor_permille| Capacity { factor_permille, pad }))
     }
 
+    /// A share from 0 to 1 in thousandths, all of it where none is given.
+    pub(super) fn fraction(&self, name: &'static str) -> Result<u32, ScriptError> {
+        match self.permille(name, 1_000) {
+            Ok(share) => Ok(share.unwrap_or(1_000)),
+            Err(ScriptError::BadValue { .. }) => Err(self.bad(name, "a number from 0 to 1")),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A decimal number as thousandths, rounded up, at most `most`.
-    pub(super) fn permille(&self, name: &'static str, most: u32) -> Result<Option<u32>, ScriptError> {
+    fn permille(&self, name: &'static str, most: u32) -> Result<Option<u32>, ScriptError> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        match text.trim().parse::<f64>() {
-            // Megatron takes a negative factor as none.
-            Ok(number) if number < 0.0 => Ok(None),
-            Ok(number) if (number * 1_000.0).ceil() <= f64::from(most) => {
-                Ok(Some((number * 1_000.0).ceil() as u32))
-            }
-            _ => Err(self.bad(name, "a number within range")),
+        match decimal::permille(text.trim()).filter(|&number| number <= most) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.bad(name, "a number within range")),
         }
     }
 

@@ -39,7 +39,7 @@ impl Reader<'_> {
             fp8_activation_store: self.flags.switch("--activation-func-fp8-input-store"),
             layout,
         };
-        let experts = self.number::<u64>("--num-experts")?.is_some();
+        let experts = self.or("--num-experts", 0)? > 0;
         parallelism.etp = self.or("--expert-tensor-parallel-size", if experts { tp } else { 1 })?;
         // Megatron's default is one micro-batch for each data-parallel rank.
         let one_each = micro_batch.saturating_mul(parallelism.dp().max(1));
@@ -124,7 +124,7 @@ impl Reader<'_> {
             _ => [first, second],
         };
         let host_permille = match host {
-            true => self.permille("--optimizer-offload-fraction", 1_000)?.unwrap_or(1_000),
+            true => self.fraction("--optimizer-offload-fraction")?,
             false => 0,
         };
         Ok(Optimizer {
@@ -146,6 +146,13 @@ impl Reader<'_> {
     }
 
     fn fp8(&self) -> Result<Option<Fp8>, ScriptError> {
+        const GATHER: &str = "--fp8-param-gather";
+        let parameters = self.flags.switch(GATHER);
+        for other in ["--fp8-format", "--use-distributed-optimizer"] {
+            if parameters && !self.flags.switch(other) {
+                return Err(ScriptError::Needs { flag: GATHER, other });
+            }
+        }
         match self.text("--fp8-format")? {
             None => return Ok(None),
             Some("e4m3" | "hybrid") => {}
@@ -158,7 +165,7 @@ impl Reader<'_> {
             Some("mxfp8") => Fp8Recipe::Mxfp8,
             Some(_) => return Err(self.bad("--fp8-recipe", "delayed, tensorwise, blockwise or mxfp8")),
         };
-        Ok(Some(Fp8 { recipe, parameters: self.flags.switch("--fp8-param-gather") }))
+        Ok(Some(Fp8 { recipe, parameters }))
     }
 
     /// What Megatron rounds an expert's rows up to in FP8 training (`moe_utils.py`, `moe/experts.py`).
@@ -199,6 +206,10 @@ impl Reader<'_> {
     ) -> Result<Option<String>, ScriptError> {
         const DISPATCHER: &str = "--moe-token-dispatcher-type";
         let kind = self.text(DISPATCHER)?.unwrap_or("allgather");
+        if parallelism.overlap_ep && !matches!(kind, "alltoall" | "flex") {
+            let expected = "alltoall or flex with --overlap-moe-expert-parallel-comm";
+            return Err(ScriptError::BadValue { flag: DISPATCHER, value: kind.to_owned(), expected });
+        }
         let alone = parallelism.ep == 1 && parallelism.etp == 1;
         if config.moe.is_none() || kind == "alltoall" || alone {
             return Ok(None);
@@ -206,10 +217,23 @@ impl Reader<'_> {
         Ok(Some(format!("{DISPATCHER} is {kind}: dispatch is modelled as all-to-all")))
     }
 
+    /// How a shared expert beside dispatch differs from the one modelled.
+    pub fn shared_overlap(&self, parallelism: &Parallelism) -> Result<Option<String>, ScriptError> {
+        const SHARED: &str = "--moe-shared-expert-overlap";
+        if !self.flags.switch(SHARED) {
+            return Ok(None);
+        }
+        if parallelism.overlap_ep {
+            let (other, rule) = ("--overlap-moe-expert-parallel-comm", "another overlap of dispatch");
+            return Err(ScriptError::Conflict { flag: SHARED, other, rule });
+        }
+        Ok(Some(format!("{SHARED}: the shared expert is modelled before the routed ones")))
+    }
+
     /// `flag`, which is given, with the first of `others` that is.
     fn conflict(&self, flag: &'static str, others: &[&'static str]) -> ScriptError {
         let other = others.iter().copied().find(|other| self.flags.switch(other)).unwrap_or_default();
-        ScriptError::Conflict { flag, other }
+        ScriptError::Conflict { flag, other, rule: "which also divides the layers" }
     }
 }
 

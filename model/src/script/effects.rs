@@ -88,7 +88,6 @@ const DIFFERS: &[(&str, &str)] = &[
     ("--moe-hybridep-", "dispatch is modelled as all-to-all"),
     ("--moe-ncclep-", "dispatch is modelled as all-to-all"),
     ("--moe-permute-fusion-into-hybridep", "dispatch is modelled as all-to-all"),
-    ("--moe-shared-expert-overlap", "the shared expert is modelled before the routed ones"),
     ("--moe-apply-probs-on-input", "probabilities are modelled on the activation"),
     ("--moe-input-jitter-eps", "the jittered copy of the router's input is not counted"),
     ("--moe-router-dtype", "the router's scores are modelled in FP32"),

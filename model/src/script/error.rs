@@ -64,6 +64,8 @@ pub enum ScriptError {
         flag: &'static str,
         /// The other.
         other: &'static str,
+        /// Why not.
+        rule: &'static str,
     },
     /// A flag that Megatron takes only with another.
     Needs {
@@ -175,11 +177,8 @@ impl fmt::Display for ScriptError {
                 "{flag} is {text:?}, which is known only when the script runs; give {flag} VALUE beside the \
                  script, or --env NAME=VALUE for a variable"
             ),
-            Self::Conflict { flag, other } => {
-                write!(
-                    f,
-                    "{flag} is given with {other}, which also divides the layers; leave one of them out"
-                )
+            Self::Conflict { flag, other, rule } => {
+                write!(f, "{flag} is given with {other}, {rule}; leave one of them out")
             }
             Self::Needs { flag, other } => {
                 write!(f, "{flag} is given without {other}, which Megatron asks for with it; add {other}")

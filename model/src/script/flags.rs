@@ -80,6 +80,7 @@ pub const FLAGS: &[Flag] = &[
     value("--moe-shared-expert-intermediate-size", "N", "Hidden size of the shared expert"),
     value("--moe-layer-freq", "N|LIST", "Which layers have experts: every N-th, or ([0]*3+[1]*29)"),
     switch("--moe-shared-expert-gate", "A gate on the shared expert's output"),
+    switch("--moe-shared-expert-overlap", "The shared expert beside dispatch; modelled before it"),
     value("--moe-latent-size", "N", "Columns of the latent that experts run on [h]"),
     value(
         "--moe-token-dispatcher-type",

@@ -8,6 +8,7 @@
 
 mod arithmetic;
 mod build;
+mod decimal;
 mod distribution;
 mod effects;
 mod error;
@@ -137,6 +138,11 @@ pub fn from_flags(flags: &[String], gpus: u64) -> Result<Launch, ScriptError> {
     build(&[], flags, gpus, &Environment::default())
 }
 
+/// Reads Megatron flags over those of a preset or config.
+pub fn from_flags_over(base: &[String], flags: &[String], gpus: u64) -> Result<Launch, ScriptError> {
+    build(base, flags, gpus, &Environment::default())
+}
+
 /// Reads settings of another program, for `gpus` devices; Megatron's flags override them.
 pub(crate) fn from_settings(settings: &Settings, flags: &[String], gpus: u64) -> Result<Launch, ScriptError> {
     build_from(settings, &[], flags, gpus, &Environment::default())
@@ -166,15 +172,26 @@ fn build(
     gpus: u64,
     environment: &Environment,
 ) -> Result<Launch, ScriptError> {
-    let words: Vec<String> =
-        words.iter().cloned().chain(overrides.iter().map(|word| sanitize(word))).collect();
+    let words = without_precision(words, overrides);
+    let words: Vec<String> = words.cloned().chain(overrides.iter().map(|word| sanitize(word))).collect();
     let flags = Flags::new(&words, environment);
     let reader = Reader { flags: &flags, environment };
     let config = reader.config().map_err(|error| flags.hidden(error))?;
     let parallelism = reader.parallelism(gpus, config.layers).map_err(|error| flags.hidden(error))?;
     let settings = reader.settings()?;
     let dispatcher = reader.dispatcher(&config, &parallelism)?;
+    let shared_overlap = reader.shared_overlap(&parallelism)?;
     let Flags { ignored, replaced, mut warnings, .. } = flags;
-    warnings.extend(dispatcher);
+    warnings.extend(dispatcher.into_iter().chain(shared_overlap));
     Ok(Launch { config, parallelism, settings, line: 0, ignored, replaced, warnings })
+}
+
+/// `words` without the precision that `over` replaces: the two switches have no value that the last could win by.
+pub(crate) fn without_precision<'a>(
+    words: &'a [String],
+    over: &[String],
+) -> impl Iterator<Item = &'a String> {
+    const PRECISIONS: [&str; 2] = ["--bf16", "--fp16"];
+    let replaced = over.iter().any(|word| PRECISIONS.contains(&word.as_str()));
+    words.iter().filter(move |word| !(replaced && PRECISIONS.contains(&word.as_str())))
 }

@@ -6,6 +6,7 @@ use crate::settings::{ActivationSettings, Method, Offload, OffloadModule, Recomp
 
 const GRANULARITY: &str = "--recompute-granularity";
 const LAYERS: &str = "--recompute-num-layers";
+const METHOD: &str = "--recompute-method";
 const MODULES: &str = "--recompute-modules";
 const OFFLOADED: &str = "--offload-modules";
 
@@ -44,7 +45,6 @@ impl Reader<'_> {
     }
 
     fn full(&self) -> Result<Recompute, ScriptError> {
-        const METHOD: &str = "--recompute-method";
         let method = match self.text(METHOD)? {
             Some("uniform") => Method::Uniform,
             Some("block") => Method::Block,
@@ -56,8 +56,10 @@ impl Reader<'_> {
     }
 
     fn selective(&self, moe: bool) -> Result<Recompute, ScriptError> {
-        if self.flags.switch(LAYERS) {
-            return Err(self.bad(LAYERS, "left out: it belongs to full recomputation"));
+        for flag in [LAYERS, METHOD] {
+            if self.flags.switch(flag) {
+                return Err(self.bad(flag, "nothing there: it belongs to full recomputation"));
+            }
         }
         let mut modules = Vec::new();
         for word in self.flags.list(MODULES, self.environment)? {
@@ -73,7 +75,15 @@ impl Reader<'_> {
         modules.sort_unstable();
         modules.dedup();
         if modules.contains(&RecomputeModule::MoeAct) && !self.flags.switch("--moe-grouped-gemm") {
-            return Err(self.bad(MODULES, "without moe_act, which needs --moe-grouped-gemm"));
+            return Err(self.bad_list(MODULES, "them without moe_act, which needs --moe-grouped-gemm"));
+        }
+        let shared = self.or("--moe-shared-expert-intermediate-size", 0)? > 0;
+        if modules.contains(&RecomputeModule::SharedExperts)
+            && shared
+            && self.flags.switch("--moe-shared-expert-overlap")
+        {
+            let expected = "them without shared_experts, or drop --moe-shared-expert-overlap";
+            return Err(self.bad_list(MODULES, expected));
         }
         Ok(Recompute::Selective(modules))
     }
@@ -91,17 +101,24 @@ impl Reader<'_> {
         modules.dedup();
         let fused = modules.contains(&OffloadModule::FusedGroupMlp);
         if fused && !self.flags.switch("--use-transformer-engine-op-fuser") {
-            return Err(
-                self.bad(OFFLOADED, "without fused_group_mlp, which needs --use-transformer-engine-op-fuser")
-            );
+            return Err(self.bad_list(
+                OFFLOADED,
+                "them without fused_group_mlp, which needs --use-transformer-engine-op-fuser",
+            ));
         }
         let default = Offload::default();
         Ok(Some(Offload {
             modules,
             least_elements: self.or("--min-offloaded-tensor-size", default.least_elements)?,
             delta_bytes: self.or("--delta-offload-bytes-across-pp-ranks", default.delta_bytes)?,
-            fraction_permille: self.permille("--activation-offload-fraction", 1_000)?.unwrap_or(1_000),
+            fraction_permille: self.fraction("--activation-offload-fraction")?,
         }))
+    }
+
+    /// Like `bad`, with all values of a list.
+    fn bad_list(&self, flag: &'static str, expected: &'static str) -> ScriptError {
+        let value = self.flags.list(flag, self.environment).unwrap_or_default().join(" ");
+        ScriptError::BadValue { flag, value, expected }
     }
 
     /// Megatron-core 0.19 and later name modules of layers that are not modelled, among others.
