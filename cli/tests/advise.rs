@@ -202,7 +202,7 @@ fn strategies_may_be_enough() {
 fn two_settings_where_one_is_not_enough() {
     // The script gives virtual stages by their layers, the preset by their number.
     for input in [&["glm-423b.sh"][..], &["--model", "glm-423b-a30b"]] {
-        let arguments = [input, &["--load", "1", "--memory", "20", "--host", "0"]].concat();
+        let arguments = [input, &["--load", "1", "--memory", "17", "--host", "0"]].concat();
         let advice = advice(&arguments);
         assert_eq!(advice["changes_tried"], 2);
         let candidates = list(&advice["candidates"]);
@@ -214,6 +214,19 @@ fn two_settings_where_one_is_not_enough() {
         round_trip(&arguments, &advice);
         same_batch(&arguments, &advice);
     }
+}
+
+#[test]
+fn tensor_parallel_above_the_query_groups_is_tried() {
+    let arguments = ["--model", "glm-423b-a30b", "--load", "1", "--memory", "20", "--host", "0"];
+    let advice = advice(&arguments);
+    assert_eq!(advice["changes_tried"], 1);
+    let candidates: Vec<_> = list(&advice["candidates"]).iter().map(flags).collect();
+    assert!(
+        candidates.iter().any(|flags| flags[..2] == ["--tensor-model-parallel-size", "16"]),
+        "{candidates:?}"
+    );
+    round_trip(&arguments, &advice);
 }
 
 #[test]
