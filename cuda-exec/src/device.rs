@@ -1,0 +1,177 @@
+//! One accelerator, or the host standing in for one: memory, streams, events, copies and casts.
+//!
+//! Semantics are those that CUDA and HIP share, and the conformance suite holds every backend to them:
+//! - Work submitted to one stream runs in order; streams run beside each other. Every submission returns at once.
+//! - [`record`](Device::record) marks what has been submitted to a stream so far. An event may be recorded again; whoever
+//!   waited on the earlier mark still waits for that one only. An event never recorded is done.
+//! - Memory is named by address. Whoever submits work keeps every buffer of it alive and unchanged until an event recorded
+//!   after it is done; that is the safety contract of every `unsafe` method here.
+//! - An error of work under way is reported by the events recorded after it, and by every later call on its stream.
+
+use core::fmt;
+
+mod error;
+
+pub use error::DeviceError;
+
+/// An accelerator. All methods may be called from any thread.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// Which backend this is.
+    fn backend(&self) -> Backend;
+
+    /// Bytes of device memory, free and in all.
+    fn memory(&self) -> Result<MemoryInfo, DeviceError>;
+
+    /// Device memory for programs without an allocator of their own. Contents are undefined; aligned to at least [`ALIGNMENT`].
+    fn allocate(&self, bytes: u64) -> Result<DeviceSlice, DeviceError>;
+
+    /// Gives back what [`allocate`](Self::allocate) returned.
+    ///
+    /// # Safety
+    /// - `memory` is a whole allocation of this device, given back once.
+    /// - No work that uses it is under way.
+    unsafe fn free(&self, memory: DeviceSlice) -> Result<(), DeviceError>;
+
+    /// Host memory that copies reach directly, readable by the processor (never write-combined).
+    fn allocate_pinned(&self, bytes: u64) -> Result<PinnedSlice, DeviceError>;
+
+    /// Gives back what [`allocate_pinned`](Self::allocate_pinned) returned.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    unsafe fn free_pinned(&self, memory: PinnedSlice) -> Result<(), DeviceError>;
+
+    /// A new stream. `use_for` lets a backend choose its priority and its engine.
+    fn create_stream(&self, use_for: StreamUse) -> Result<Stream, DeviceError>;
+
+    /// A stream that a framework owns (`cudaStream_t`, `hipStream_t`; for the host a stream of another handle).
+    ///
+    /// # Safety
+    /// - `raw` is a stream of this device (null: its default stream) and outlives its use here.
+    unsafe fn adopt_stream(&self, raw: *mut core::ffi::c_void) -> Result<Stream, DeviceError>;
+
+    /// Ends a stream after its work; an adopted one is only forgotten.
+    fn destroy_stream(&self, stream: Stream) -> Result<(), DeviceError>;
+
+    /// A new event, not recorded.
+    fn create_event(&self) -> Result<Event, DeviceError>;
+
+    /// Ends an event. Waits that were submitted on it keep their meaning.
+    fn destroy_event(&self, event: Event) -> Result<(), DeviceError>;
+
+    /// Marks all work submitted to `stream` so far.
+    fn record(&self, event: Event, stream: Stream) -> Result<(), DeviceError>;
+
+    /// Work submitted to `stream` from now on starts after what `event` marks now.
+    fn stream_wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError>;
+
+    /// Whether what `event` marks has ended.
+    fn is_done(&self, event: Event) -> Result<bool, DeviceError>;
+
+    /// Blocks until what `event` marks has ended.
+    fn wait(&self, event: Event) -> Result<(), DeviceError>;
+
+    /// Blocks until all work submitted to `stream` has ended.
+    fn synchronize(&self, stream: Stream) -> Result<(), DeviceError>;
+
+    /// Copies `from` into `to`, which has the same length.
+    ///
+    /// # Safety
+    /// - Both name memory of this device that lives, and `from` unchanged, until the copy has ended.
+    unsafe fn copy_out(&self, from: DeviceSlice, to: PinnedSlice, stream: Stream) -> Result<(), DeviceError>;
+
+    /// Copies `from` into `to`, which has the same length.
+    ///
+    /// # Safety
+    /// As for [`copy_out`](Self::copy_out).
+    unsafe fn copy_in(&self, from: PinnedSlice, to: DeviceSlice, stream: Stream) -> Result<(), DeviceError>;
+}
+
+/// Alignment of device and pinned memory, bytes.
+pub const ALIGNMENT: u64 = 256;
+
+/// What stands behind a device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Backend {
+    /// Threads of this process.
+    Host,
+    /// NVIDIA, by the driver API.
+    Cuda,
+    /// AMD and Hygon DCU.
+    Hip,
+}
+
+/// Bytes of device memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryInfo {
+    /// Not in use by anyone.
+    pub free: u64,
+    /// In all.
+    pub total: u64,
+}
+
+/// What a stream is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum StreamUse {
+    /// Operators.
+    Compute,
+    /// Copies from the device.
+    CopyOut,
+    /// Copies to the device.
+    CopyIn,
+}
+
+/// A stream of the device that made or adopted it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Stream(pub(crate) u64);
+
+/// An event of the device that made it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Event(pub(crate) u64);
+
+/// Bytes of device memory, by address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DeviceSlice {
+    address: u64,
+    bytes: u64,
+}
+
+/// Bytes of pinned host memory, by address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PinnedSlice {
+    address: u64,
+    bytes: u64,
+}
+
+macro_rules! slice {
+    ($name:ident) => {
+        impl $name {
+            /// `bytes` bytes from `address`. Naming memory is safe, using it is not.
+            pub const fn new(address: u64, bytes: u64) -> Self {
+                Self { address, bytes }
+            }
+
+            /// Where it starts.
+            pub const fn address(self) -> u64 {
+                self.address
+            }
+
+            /// Its length, bytes.
+            pub const fn bytes(self) -> u64 {
+                self.bytes
+            }
+
+            /// `bytes` bytes from `offset`, or `None` where they are not inside.
+            pub fn part(self, offset: u64, bytes: u64) -> Option<Self> {
+                let end = offset.checked_add(bytes)?;
+                let address = self.address.checked_add(offset)?;
+                (end <= self.bytes).then_some(Self { address, bytes })
+            }
+        }
+    };
+}
+
+slice!(DeviceSlice);
+slice!(PinnedSlice);

@@ -1,0 +1,13 @@
+//! The executor: it does with real buffers what a plan says (§V, Fig. 7; design §3, §5, §6).
+//!
+//! ```text
+//! plan (core::controller) ──► store ──► engine (offload, reload) ──► pool (pinned memory, capped)
+//!                               ├─────► fp8 (storage casts)             │
+//!                               └─────► recompute (hooks)               ▼
+//!                                                        device: host | cuda | hip
+//! ```
+//!
+//! A [`Device`](device::Device) is chosen at run time. Nothing here needs CUDA or HIP to build; their
+//! libraries are looked for when a device is opened, and an absent one is a typed error.
+
+pub mod device;
