@@ -4,11 +4,13 @@
 //! - Work submitted to one stream runs in order; streams run beside each other. Every submission returns at once.
 //! - [`record`](Device::record) marks what has been submitted to a stream so far. An event may be recorded again; whoever
 //!   waited on the earlier mark still waits for that one only. An event never recorded is done.
+//! - What waits for an event of failed work fails with it, on whatever stream. No failure is a hang.
 //! - Memory is named by address. Whoever submits work keeps every buffer of it alive and unchanged until an event recorded
 //!   after it is done; that is the safety contract of every `unsafe` method here.
 //! - An error of work under way is reported by the events recorded after it, and by every later call on its stream.
 
-use core::fmt;
+use core::ffi::c_void;
+use core::{fmt, ptr};
 
 mod error;
 
@@ -23,6 +25,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn memory(&self) -> Result<MemoryInfo, DeviceError>;
 
     /// Device memory for programs without an allocator of their own. Contents are undefined; aligned to at least [`ALIGNMENT`].
+    /// No bytes are allowed, and give an empty slice.
     fn allocate(&self, bytes: u64) -> Result<DeviceSlice, DeviceError>;
 
     /// Gives back what [`allocate`](Self::allocate) returned.
@@ -32,7 +35,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// - No work that uses it is under way.
     unsafe fn free(&self, memory: DeviceSlice) -> Result<(), DeviceError>;
 
-    /// Host memory that copies reach directly, readable by the processor (never write-combined).
+    /// Host memory that copies reach directly, readable by the processor (never write-combined); aligned to at least [`ALIGNMENT`].
+    /// No bytes are allowed, and give an empty slice.
     fn allocate_pinned(&self, bytes: u64) -> Result<PinnedSlice, DeviceError>;
 
     /// Gives back what [`allocate_pinned`](Self::allocate_pinned) returned.
@@ -48,7 +52,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Safety
     /// - `raw` is a stream of this device (null: its default stream) and outlives its use here.
-    unsafe fn adopt_stream(&self, raw: *mut core::ffi::c_void) -> Result<Stream, DeviceError>;
+    unsafe fn adopt_stream(&self, raw: *mut c_void) -> Result<Stream, DeviceError>;
+
+    /// The stream as [`adopt_stream`](Self::adopt_stream) takes it, for a framework that is to submit work to it.
+    fn raw_stream(&self, stream: Stream) -> Result<*mut c_void, DeviceError> {
+        let _ = stream;
+        Err(DeviceError::Unsupported {
+            backend: self.backend(),
+            what: "raw_stream; adopt a stream of the framework instead",
+        })
+    }
 
     /// Ends a stream after its work; an adopted one is only forgotten.
     fn destroy_stream(&self, stream: Stream) -> Result<(), DeviceError>;
@@ -85,7 +98,30 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Safety
     /// As for [`copy_out`](Self::copy_out).
     unsafe fn copy_in(&self, from: PinnedSlice, to: DeviceSlice, stream: Stream) -> Result<(), DeviceError>;
+
+    /// Calls `function` with `data` on a thread of the device's choice, as a piece of work of `stream`
+    /// (`cuLaunchHostFunc`, `hipLaunchHostFunc`).
+    ///
+    /// # Safety
+    /// - `function` may be called with `data`, once, from any thread, until this work has ended.
+    /// - It neither waits for the device nor, except on the host, submits work to it.
+    /// - It does not unwind, except on the host, where a panic of Rust ends the stream as [`Lost`](DeviceError::Lost).
+    unsafe fn launch(
+        &self,
+        function: HostFunction,
+        data: *mut c_void,
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        let _ = (function, data, stream);
+        Err(DeviceError::Unsupported {
+            backend: self.backend(),
+            what: "launch; wait for an event and call it then",
+        })
+    }
 }
+
+/// A function that runs as work of a stream: a C function of one `void *`.
+pub type HostFunction = unsafe extern "C-unwind" fn(*mut c_void);
 
 /// Alignment of device and pinned memory, bytes.
 pub const ALIGNMENT: u64 = 256;
@@ -175,3 +211,10 @@ macro_rules! slice {
 
 slice!(DeviceSlice);
 slice!(PinnedSlice);
+
+impl PinnedSlice {
+    /// Where it starts, for the processor. Reading or writing there is for who knows that no copy is under way.
+    pub fn as_mut_ptr(self) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.address as usize)
+    }
+}

@@ -11,3 +11,5 @@
 //! libraries are looked for when a device is opened, and an absent one is a typed error.
 
 pub mod device;
+pub mod host;
+mod sync;
