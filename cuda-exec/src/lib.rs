@@ -10,6 +10,8 @@
 //! A [`Device`](device::Device) is chosen at run time. Nothing here needs CUDA or HIP to build; their
 //! libraries are looked for when a device is opened, and an absent one is a typed error.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod device;
 pub mod host;
 mod sync;

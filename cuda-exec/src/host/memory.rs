@@ -128,6 +128,8 @@ impl Memory {
     /// A shared mapping with all its room reserved: writing to one without would end the process when the file system is full.
     fn map_shared(&self, bytes: u64) -> io::Result<u64> {
         let file = match &self.tier {
+            // Reserving takes the pages one by one: asked for more than there is, the system would end processes first.
+            Tier::Memory if bytes > available() => return Err(io::ErrorKind::OutOfMemory.into()),
             Tier::Memory => memory_file()?,
             Tier::Directory(directory) => unnamed_file(directory)?,
         };
@@ -212,14 +214,8 @@ unsafe fn unmap(address: u64, bytes: u64) -> rustix::io::Result<()> {
     unsafe { mm::munmap(ptr::with_exposed_provenance_mut(address as usize), bytes as usize) }
 }
 
-#[cfg(target_os = "linux")]
 fn memory_file() -> io::Result<OwnedFd> {
     Ok(rustix::fs::memfd_create("bagualu-pinned", rustix::fs::MemfdFlags::CLOEXEC)?)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn memory_file() -> io::Result<OwnedFd> {
-    unnamed_file(&std::env::temp_dir())
 }
 
 /// A file in `directory` that loses its name at once, so that nothing is left behind.
@@ -236,17 +232,6 @@ fn unnamed_file(directory: &Path) -> io::Result<OwnedFd> {
 
 /// Memory of the machine, and no more than what `RLIMIT_DATA` leaves. Unknown figures are 0.
 fn machine() -> MemoryInfo {
-    let kilobytes = |file: &str, field: &str| -> Option<u64> {
-        let text = fs::read_to_string(file).ok()?;
-        let rest = text.lines().find_map(|line| line.strip_prefix(field))?;
-        rest.trim_start_matches(':')
-            .trim()
-            .trim_end_matches("kB")
-            .trim()
-            .parse::<u64>()
-            .ok()?
-            .checked_mul(1024)
-    };
     let total = kilobytes("/proc/meminfo", "MemTotal").unwrap_or(0);
     let free = kilobytes("/proc/meminfo", "MemAvailable").unwrap_or(0);
     match getrlimit(Resource::Data).current {
@@ -256,4 +241,17 @@ fn machine() -> MemoryInfo {
             MemoryInfo { free: free.min(left), total: total.min(limit) }
         }
     }
+}
+
+/// Bytes that a file in memory may take: what the system has to spare, without the last sixteenth.
+fn available() -> u64 {
+    let free = kilobytes("/proc/meminfo", "MemAvailable").unwrap_or(0);
+    free - free / 16
+}
+
+/// The figure of `field` in a file of `/proc`, in bytes.
+fn kilobytes(file: &str, field: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix(field))?.strip_prefix(':')?;
+    rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
