@@ -13,5 +13,7 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod device;
+#[cfg(feature = "conformance")]
+pub mod fault;
 pub mod host;
 mod sync;
