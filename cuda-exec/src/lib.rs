@@ -10,10 +10,20 @@
 //! A [`Device`](device::Device) is chosen at run time. Nothing here needs CUDA or HIP to build; their
 //! libraries are looked for when a device is opened, and an absent one is a typed error.
 
+pub mod collective;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod device;
 #[cfg(feature = "conformance")]
 pub mod fault;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+mod gpu;
+#[cfg(feature = "hip")]
+pub mod hip;
 pub mod host;
+mod open;
 mod sync;
+
+pub use open::{Choice, open};
