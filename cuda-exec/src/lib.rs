@@ -16,6 +16,7 @@ pub mod conformance;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod device;
+pub mod engine;
 #[cfg(feature = "conformance")]
 pub mod fault;
 #[cfg(any(feature = "cuda", feature = "hip"))]
@@ -24,6 +25,7 @@ mod gpu;
 pub mod hip;
 pub mod host;
 mod open;
+pub mod pool;
 mod sync;
 
 pub use open::{Choice, open};

@@ -1,7 +1,11 @@
 //! Locks and threads, or loom's models of them under `--cfg loom`.
 
 #[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+#[cfg(loom)]
 pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 

@@ -1,0 +1,459 @@
+//! The offload engine on the host device.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use bagualu_exec::device::{
+    Backend, Device, DeviceError, DeviceSlice, Event, MemoryInfo, PinnedSlice, Stream, StreamUse,
+};
+use bagualu_exec::engine::{CopiedOut, Engine, EngineConfig, EngineError, Key, Reload, Ticket};
+use bagualu_exec::host::{HostConfig, HostDevice};
+use bagualu_exec::pool::{PoolConfig, PoolFull};
+
+/// The host device with one thing broken.
+#[derive(Debug)]
+struct Broken {
+    host: HostDevice,
+    /// Streams for copies in do not wait for events: what an engine without that wait would do.
+    reloads_do_not_wait: bool,
+    no_pinned_memory: bool,
+    back: Mutex<Vec<Stream>>,
+}
+
+impl Broken {
+    fn device(reloads_do_not_wait: bool, no_pinned_memory: bool) -> Arc<Self> {
+        let back = Mutex::default();
+        Arc::new(Self { host: host(), reloads_do_not_wait, no_pinned_memory, back })
+    }
+}
+
+impl Device for Broken {
+    fn backend(&self) -> Backend {
+        self.host.backend()
+    }
+    fn memory(&self) -> Result<MemoryInfo, DeviceError> {
+        self.host.memory()
+    }
+    fn allocate(&self, bytes: u64) -> Result<DeviceSlice, DeviceError> {
+        self.host.allocate(bytes)
+    }
+    unsafe fn free(&self, memory: DeviceSlice) -> Result<(), DeviceError> {
+        // SAFETY: passed on.
+        unsafe { self.host.free(memory) }
+    }
+    fn allocate_pinned(&self, bytes: u64) -> Result<PinnedSlice, DeviceError> {
+        match self.no_pinned_memory {
+            true => Err(DeviceError::OutOfPinnedMemory { bytes }),
+            false => self.host.allocate_pinned(bytes),
+        }
+    }
+    unsafe fn free_pinned(&self, memory: PinnedSlice) -> Result<(), DeviceError> {
+        // SAFETY: passed on.
+        unsafe { self.host.free_pinned(memory) }
+    }
+    fn create_stream(&self, use_for: StreamUse) -> Result<Stream, DeviceError> {
+        let stream = self.host.create_stream(use_for)?;
+        if use_for == StreamUse::CopyIn {
+            self.back.lock().expect("no panic").push(stream);
+        }
+        Ok(stream)
+    }
+    unsafe fn adopt_stream(&self, raw: *mut std::ffi::c_void) -> Result<Stream, DeviceError> {
+        // SAFETY: passed on.
+        unsafe { self.host.adopt_stream(raw) }
+    }
+    fn destroy_stream(&self, stream: Stream) -> Result<(), DeviceError> {
+        self.host.destroy_stream(stream)
+    }
+    fn create_event(&self) -> Result<Event, DeviceError> {
+        self.host.create_event()
+    }
+    fn destroy_event(&self, event: Event) -> Result<(), DeviceError> {
+        self.host.destroy_event(event)
+    }
+    fn record(&self, event: Event, stream: Stream) -> Result<(), DeviceError> {
+        self.host.record(event, stream)
+    }
+    fn stream_wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError> {
+        if self.reloads_do_not_wait && self.back.lock().expect("no panic").contains(&stream) {
+            return Ok(());
+        }
+        self.host.stream_wait(stream, event)
+    }
+    fn is_done(&self, event: Event) -> Result<bool, DeviceError> {
+        self.host.is_done(event)
+    }
+    fn wait(&self, event: Event) -> Result<(), DeviceError> {
+        self.host.wait(event)
+    }
+    fn synchronize(&self, stream: Stream) -> Result<(), DeviceError> {
+        self.host.synchronize(stream)
+    }
+    unsafe fn copy_out(&self, from: DeviceSlice, to: PinnedSlice, stream: Stream) -> Result<(), DeviceError> {
+        // SAFETY: passed on.
+        unsafe { self.host.copy_out(from, to, stream) }
+    }
+    unsafe fn copy_in(&self, from: PinnedSlice, to: DeviceSlice, stream: Stream) -> Result<(), DeviceError> {
+        // SAFETY: passed on.
+        unsafe { self.host.copy_in(from, to, stream) }
+    }
+}
+
+fn host() -> HostDevice {
+    HostDevice::open(HostConfig { device_bytes: Some(64 << 20), ..HostConfig::default() }).expect("a host")
+}
+
+fn config() -> EngineConfig {
+    EngineConfig { slots: 32, ..EngineConfig::new(1 << 20, 8) }
+}
+
+fn key(unit: u32, layer: u16, tensor: u16) -> Key {
+    Key { unit, layer, tensor }
+}
+
+/// Bytes of the host device's own memory; no work may be under way on them.
+fn bytes(of: DeviceSlice) -> &'static mut [u8] {
+    let start = std::ptr::with_exposed_provenance_mut(of.address() as usize);
+    // SAFETY: device memory of the host is memory of this process; these tests free it last and never share it.
+    unsafe { std::slice::from_raw_parts_mut(start, of.bytes() as usize) }
+}
+
+fn pattern(seed: u8, length: u64) -> Vec<u8> {
+    (0..length).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
+}
+
+/// An engine, a compute stream and what holds that stream back.
+struct Bench {
+    device: Arc<dyn Device>,
+    engine: Engine,
+    compute: Stream,
+}
+
+impl Bench {
+    fn new(device: Arc<dyn Device>, config: EngineConfig) -> Self {
+        let engine = Engine::new(Arc::clone(&device), config).expect("an engine");
+        let compute = device.create_stream(StreamUse::Compute).expect("a stream");
+        Self { device, engine, compute }
+    }
+
+    fn on_host() -> Self {
+        Self::new(Arc::new(host()), config())
+    }
+
+    fn filled(&self, seed: u8, length: u64) -> DeviceSlice {
+        let memory = self.device.allocate(length).expect("memory");
+        bytes(memory).copy_from_slice(&pattern(seed, length));
+        memory
+    }
+
+    fn offload(&mut self, key: Key, from: DeviceSlice) -> Ticket {
+        let reservation = self.engine.reserve(key, from.bytes()).expect("room");
+        // SAFETY: the tests free no device memory before the device is dropped, after the engine.
+        unsafe { self.engine.offload(from, self.compute, reservation) }.expect("submitted")
+    }
+
+    fn reload(&mut self, ticket: &Ticket, into: DeviceSlice) {
+        // SAFETY: as in `offload`; nothing else uses `into`.
+        unsafe { self.engine.reload(ticket, into, Some(self.compute)) }.expect("submitted");
+    }
+
+    fn copied_out(&mut self) -> Vec<Key> {
+        let poll = || self.engine.poll_copied_out().expect("no loss").map(|copied| copied.key);
+        std::iter::from_fn(poll).collect()
+    }
+}
+
+/// A piece of work that ends when it is let go.
+struct Gate(Sender<()>);
+
+impl Gate {
+    fn before(host: &HostDevice, stream: Stream) -> Self {
+        let (open, closed): (_, Receiver<()>) = channel();
+        // Dropping the sender opens it too.
+        host.run(stream, move || {
+            let _ = closed.recv();
+        })
+        .expect("submitted");
+        Self(open)
+    }
+
+    fn open(self) {
+        drop(self.0);
+    }
+}
+
+#[test]
+fn contents_come_back() {
+    let mut bench = Bench::on_host();
+    let lengths = [0u64, 1, 255, 256, 4_097, 70_001];
+    let mut tickets = Vec::new();
+    for (tensor, &length) in lengths.iter().enumerate() {
+        let from = bench.filled(tensor as u8, length);
+        tickets.push(bench.offload(key(0, 0, tensor as u16), from));
+    }
+    bench.engine.block_until_released(lengths.iter().sum()).expect("copies");
+    assert_eq!(bench.copied_out().len(), lengths.len());
+    for (tensor, (ticket, &length)) in tickets.into_iter().zip(&lengths).enumerate() {
+        let into = bench.device.allocate(length).expect("memory");
+        bench.reload(&ticket, into);
+        bench.engine.wait(ticket, bench.compute).expect("waiting");
+        bench.device.synchronize(bench.compute).expect("done");
+        assert_eq!(bytes(into), pattern(tensor as u8, length), "{length} bytes");
+    }
+    bench.engine.drain().expect("done");
+    let usage = bench.engine.usage();
+    assert_eq!((usage.slots, usage.pool.taken, usage.leaving_bytes, usage.returning_bytes), (0, 0, 0, 0));
+    assert!(usage.pool.high_water >= lengths.iter().sum());
+}
+
+/// Reloads a tensor while its copy-out cannot even start.
+fn reload_during_copy_out(device: Arc<Broken>) -> bool {
+    let length = 10_000;
+    let mut bench = Bench::new(Arc::<Broken>::clone(&device), config());
+    let from = bench.filled(5, length);
+    let gate = Gate::before(&device.host, bench.compute);
+    let ticket = bench.offload(key(0, 0, 0), from);
+    let into = bench.device.allocate(length).expect("memory");
+    // Another stream than the one that is held back.
+    let other = device.create_stream(StreamUse::Compute).expect("a stream");
+    // SAFETY: `into` lives as long as the device.
+    unsafe { bench.engine.reload(&ticket, into, None) }.expect("submitted");
+    bench.engine.wait(ticket, other).expect("waiting");
+    assert!(bench.engine.poll_copied_out().expect("no loss").is_none(), "the producer has not ended");
+    if device.reloads_do_not_wait {
+        // Time for the copy-in that does not wait; the right engine has none that could run.
+        let back = device.back.lock().expect("no panic")[0];
+        device.synchronize(back).expect("done");
+    }
+    gate.open();
+    device.synchronize(other).expect("done");
+    bench.engine.drain().expect("done");
+    bytes(into) == pattern(5, length)
+}
+
+#[test]
+fn a_reload_cannot_race_its_own_copy_out() {
+    assert!(reload_during_copy_out(Broken::device(false, false)));
+    assert!(!reload_during_copy_out(Broken::device(true, false)), "without the wait the race is seen");
+}
+
+#[test]
+fn many_tensors_reordered() {
+    for seed in 0..20u64 {
+        let host = Arc::new(host());
+        let mut bench = Bench::new(Arc::<HostDevice>::clone(&host), config());
+        let other = host.create_stream(StreamUse::Compute).expect("a stream");
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        let (mut gates, mut out) = (Vec::new(), Vec::new());
+        for step in 0..30u8 {
+            if next(3) == 0 {
+                gates.push(Gate::before(&host, bench.compute));
+            }
+            let length = next(20_000);
+            let from = bench.filled(step, length);
+            out.push((step, length, bench.offload(key(0, 0, step.into()), from)));
+            if next(4) == 0 && !gates.is_empty() {
+                gates.swap_remove(next(gates.len() as u64) as usize).open();
+            }
+        }
+        let mut back = Vec::new();
+        while !out.is_empty() {
+            let (seed, length, ticket) = out.swap_remove(next(out.len() as u64) as usize);
+            let into = host.allocate(length).expect("memory");
+            // SAFETY: `into` lives as long as the device.
+            unsafe { bench.engine.reload(&ticket, into, None) }.expect("submitted");
+            bench.engine.wait(ticket, other).expect("waiting");
+            back.push((seed, length, into));
+            if next(4) == 0 && !gates.is_empty() {
+                gates.swap_remove(next(gates.len() as u64) as usize).open();
+            }
+        }
+        gates.into_iter().for_each(Gate::open);
+        host.synchronize(other).expect("done");
+        for (seed, length, into) in back {
+            assert_eq!(bytes(into), pattern(seed, length));
+        }
+        bench.engine.drain().expect("done");
+        assert_eq!(bench.copied_out().len(), 30);
+        assert_eq!(bench.engine.usage().pool.taken, 0);
+    }
+}
+
+#[test]
+fn a_full_pool_is_an_answer() {
+    let pool = PoolConfig { cap_bytes: 1_024, slab_bytes: 0 };
+    let mut bench = Bench::new(Arc::new(host()), EngineConfig { pool, ..config() });
+    let first = bench.engine.reserve(key(0, 0, 0), 800).expect("room");
+    let full = EngineError::Full(PoolFull { needed: 300, free: 0, cap: 1_024 });
+    assert_eq!(bench.engine.reserve(key(0, 0, 1), 300).expect_err("full"), full);
+    drop(first);
+    let from = bench.filled(1, 300);
+    let ticket = bench.offload(key(0, 0, 1), from);
+    drop(ticket);
+    assert!(bench.engine.usage().pool.taken > 0, "its copy-out may be under way");
+    bench.engine.block_until_released(300).expect("a copy");
+    assert_eq!(bench.engine.poll_copied_out(), Ok(Some(CopiedOut { key: key(0, 0, 1), bytes: 300 })));
+    assert_eq!(bench.engine.usage().pool.taken, 0);
+}
+
+#[test]
+fn no_pinned_memory_is_an_error_and_the_engine_goes_on() {
+    let mut bench = Bench::new(Broken::device(false, true), config());
+    let error = EngineError::Device(DeviceError::OutOfPinnedMemory { bytes: 1 << 20 });
+    assert_eq!(bench.engine.reserve(key(0, 0, 0), 5).expect_err("no memory"), error);
+    assert_eq!(bench.engine.poll_copied_out(), Ok(None));
+    assert_eq!(bench.engine.usage().slots, 0);
+}
+
+#[test]
+fn reloads_are_due_last_saved_first_within_the_window() {
+    let config = EngineConfig { window_bytes: 250, window_tensors: 2, ..config() };
+    let mut bench = Bench::new(Arc::new(host()), config);
+    let keys = [key(1, 0, 0), key(0, 0, 0), key(1, 0, 3), key(1, 1, 0), key(0, 1, 0)];
+    let mut tickets: Vec<_> = keys.iter().map(|&key| (key, bench.filled(0, 100))).collect::<Vec<_>>();
+    let mut tickets: Vec<_> = tickets.drain(..).map(|(key, from)| (key, bench.offload(key, from))).collect();
+    assert_eq!(bench.engine.poll_reload(), Ok(None), "nothing is announced");
+    bench.engine.announce(1).expect("a unit");
+    bench.engine.announce(0).expect("a unit");
+    let mut order = Vec::new();
+    let mut returning: Vec<Ticket> = Vec::new();
+    while !tickets.is_empty() {
+        let due = bench.engine.poll_reload().expect("no loss");
+        assert_eq!(due, bench.engine.poll_reload().expect("no loss"), "asked twice");
+        let Some(Reload { key, bytes: 100 }) = due else {
+            assert_eq!(returning.len(), 2, "the window is full");
+            bench.engine.wait(returning.remove(0), bench.compute).expect("waiting");
+            continue;
+        };
+        let at = tickets.iter().position(|(k, _)| *k == key).expect("a ticket");
+        let (_, ticket) = tickets.swap_remove(at);
+        let into = bench.device.allocate(100).expect("memory");
+        bench.reload(&ticket, into);
+        returning.push(ticket);
+        order.push(key);
+    }
+    assert_eq!(order, [keys[3], keys[2], keys[0], keys[4], keys[1]]);
+    assert_eq!(bench.engine.poll_reload(), Ok(None));
+}
+
+#[test]
+fn one_reload_is_due_whatever_its_size() {
+    let mut bench =
+        Bench::new(Arc::new(host()), EngineConfig { window_bytes: 10, window_tensors: 0, ..config() });
+    let from = bench.filled(0, 100);
+    let _ticket = bench.offload(key(2, 0, 0), from);
+    bench.engine.announce(2).expect("a unit");
+    assert_eq!(bench.engine.poll_reload(), Ok(Some(Reload { key: key(2, 0, 0), bytes: 100 })));
+}
+
+#[test]
+fn tickets_are_used_once() {
+    let mut bench = Bench::on_host();
+    let from = bench.filled(9, 512);
+    let raw = bench.offload(key(0, 0, 0), from).into_raw();
+    let ticket = bench.engine.ticket(raw).expect("alive");
+    bench.reload(&ticket, from);
+    let again = bench.engine.ticket(raw).expect("alive");
+    bench.engine.wait(ticket, bench.compute).expect("waiting");
+    let stale = EngineError::Stale { slot: raw as u32 };
+    assert_eq!(bench.engine.ticket(raw).expect_err("used up"), stale);
+    bench.engine.drain().expect("done");
+    assert_eq!(bench.copied_out(), [key(0, 0, 0)]);
+    // The slot serves another tensor now: the stale ticket reaches nothing, not even by being dropped.
+    let other = bench.offload(key(1, 0, 0), from);
+    assert_eq!(bench.engine.wait(again, bench.compute), Err(stale));
+    bench.reload(&other, from);
+    bench.engine.wait(other, bench.compute).expect("untouched");
+}
+
+#[test]
+fn calls_out_of_order_are_refused() {
+    let mut bench = Bench::on_host();
+    let from = bench.filled(9, 512);
+    let short = from.part(0, 500).expect("a part");
+    let ticket = bench.offload(key(0, 0, 0), from);
+    // SAFETY: refused before anything is submitted, and `short` lives as long as the device.
+    let refused = unsafe { bench.engine.reload(&ticket, short, None) };
+    assert_eq!(refused, Err(EngineError::Length { tensor: 512, named: 500 }));
+    bench.reload(&ticket, from);
+    // SAFETY: as above.
+    let refused = unsafe { bench.engine.reload(&ticket, from, None) };
+    assert!(matches!(refused, Err(EngineError::OutOfOrder { call: "reload", .. })));
+    let early = bench.offload(key(0, 0, 1), from);
+    assert!(matches!(
+        bench.engine.wait(early, bench.compute),
+        Err(EngineError::OutOfOrder { call: "wait", .. })
+    ));
+    assert_eq!(
+        bench.engine.reserve(key(8, 0, 0), 1).expect_err("no unit"),
+        EngineError::NoSuchUnit { unit: 8, units: 8 }
+    );
+    assert!(matches!(bench.engine.announce(8), Err(EngineError::NoSuchUnit { .. })));
+    bench.engine.cancel(ticket).expect("given up");
+    bench.engine.drain().expect("done");
+    assert_eq!(bench.copied_out().len(), 2);
+    assert_eq!(bench.engine.block_until_released(1), Err(EngineError::NothingLeaving { bytes: 1 }));
+    assert_eq!(bench.engine.usage().slots, 0);
+}
+
+#[test]
+fn slots_are_bounded_and_come_back() {
+    let mut bench = Bench::new(Arc::new(host()), EngineConfig { slots: 2, ..config() });
+    let from = bench.filled(1, 64);
+    let tickets = [0, 1].map(|tensor| bench.offload(key(0, 0, tensor), from));
+    assert_eq!(
+        bench.engine.reserve(key(0, 0, 2), 1).expect_err("none left"),
+        EngineError::NoSlot { slots: 2 }
+    );
+    bench.engine.drain().expect("done");
+    assert_eq!(bench.copied_out().len(), 2);
+    std::thread::spawn(move || drop(tickets)).join().expect("dropped elsewhere");
+    let _again = bench.engine.reserve(key(0, 0, 2), 1).expect("both are free");
+}
+
+#[test]
+fn dropping_everything_under_way_waits_for_it() {
+    let host = Arc::new(host());
+    let mut bench = Bench::new(Arc::<HostDevice>::clone(&host), config());
+    let from = bench.filled(1, 100_000);
+    let gate = Gate::before(&host, bench.compute);
+    let ticket = bench.offload(key(0, 0, 0), from);
+    bench.reload(&ticket, from);
+    drop(ticket);
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        gate.open();
+    });
+    drop(bench);
+    opener.join().expect("opened");
+    assert_eq!(bytes(from), pattern(1, 100_000));
+    assert_eq!(host.pinned_usage().bytes, 0, "the pool is unpinned");
+}
+
+#[test]
+fn lost_copies_end_the_engine_with_a_typed_error() {
+    let host = Arc::new(host());
+    let mut bench = Bench::new(Arc::<HostDevice>::clone(&host), config());
+    let from = bench.filled(1, 1_000);
+    host.run(bench.compute, || std::panic::resume_unwind(Box::new(()))).expect("submitted");
+    let reservation = bench.engine.reserve(key(0, 0, 0), 1_000).expect("room");
+    // SAFETY: `from` lives as long as the device.
+    let offloaded = unsafe { bench.engine.offload(from, bench.compute, reservation) };
+    let lost = match offloaded {
+        Err(error) => error,
+        Ok(_ticket) => bench.engine.block_until_released(1).expect_err("lost"),
+    };
+    assert!(matches!(&lost, EngineError::Device(_) | EngineError::Lost(_)), "{lost:?}");
+    if let EngineError::Lost(_) = lost {
+        assert_eq!(bench.engine.poll_copied_out(), Err(lost.clone()));
+        assert_eq!(bench.engine.reserve(key(0, 0, 0), 1).expect_err("lost"), lost);
+        assert_eq!(bench.engine.drain(), Err(lost));
+    }
+    drop(bench);
+}
