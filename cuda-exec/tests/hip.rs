@@ -1,0 +1,49 @@
+//! The HIP backend on devices made of threads: what a machine without HIP can show of it.
+#![cfg(feature = "hip")]
+
+use std::sync::Arc;
+
+use bagualu_exec::device::{Backend, Device, DeviceError};
+use bagualu_exec::hip::{HipConfig, HipDevice};
+
+#[path = "stub/checks.rs"]
+mod checks;
+mod stub;
+
+#[test]
+fn devices_made_of_threads_conform() {
+    let Some(library) = stub::build("libhip-stub.so", &["stub.c", "hip.c"]) else { return };
+    let open = |ordinal| HipDevice::with(&HipConfig { ordinal, library: Some(library.clone()) });
+    let functions = checks::Stub::of(&library);
+    // Not the device that a thread starts on: whoever forgets to make it current fails.
+    let device: Arc<dyn Device> = Arc::new(open(1).expect("the stub has two devices"));
+    assert_eq!(device.backend(), Backend::Hip);
+    checks::conforms(&device, &functions);
+    checks::handles_are_checked(&*device, &open(0).unwrap());
+    checks::statuses_are_told_apart(&*device, &functions);
+    assert_eq!(functions.current(), 0, "the thread is back on its own device");
+    for ordinal in [2, u32::MAX] {
+        assert_eq!(open(ordinal).unwrap_err(), DeviceError::NoSuchDevice { ordinal, devices: 2 });
+    }
+}
+
+/// A framework reads the last error after its own calls; ours leave it clean.
+#[test]
+fn no_error_is_left_for_the_framework() {
+    let Some(library) = stub::build("libhip-last-error.so", &["stub.c", "hip.c"]) else { return };
+    let device = HipDevice::with(&HipConfig { ordinal: 0, library: Some(library.clone()) }).unwrap();
+    assert!(matches!(device.allocate(u64::MAX >> 1), Err(DeviceError::OutOfMemory { .. })));
+    // SAFETY: the stub has no initialisers, and this is its signature.
+    let last_error = unsafe {
+        let stub = libloading::Library::new(&library).unwrap();
+        stub.get::<unsafe extern "C" fn() -> i32>(b"hipGetLastError").unwrap()()
+    };
+    assert_eq!(last_error, 0);
+}
+
+#[test]
+fn a_runtime_that_lacks_functions_is_refused_by_the_first_of_them() {
+    let Some(library) = stub::build("libhip-lacking.so", &["stub.c"]) else { return };
+    let error = HipDevice::with(&HipConfig { ordinal: 0, library: Some(library) }).unwrap_err();
+    assert!(matches!(error, DeviceError::Absent { library: "hipGetDeviceCount", .. }), "{error}");
+}
