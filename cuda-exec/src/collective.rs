@@ -5,7 +5,7 @@
 //! that decisions rest on ([`agree`]). A mismatch is an error on every rank; a rank that never comes is a time-out on the
 //! others. Nothing here is needed in an iteration: with the all-to-all dispatcher each rank holds the count matrix already.
 //!
-//! [`Collective`] is what carries them: [`Loopback`] over the threads of one process.
+//! [`Collective`] has three carriers: [`Loopback`] over the threads of one process, `Nccl` and `Rccl` over devices.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,8 +15,16 @@ use bagualu_core::group::{GroupError, RowThreshold, compare, merge_profile as me
 use crate::device::DeviceError;
 
 mod loopback;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+mod nccl;
 
 pub use loopback::Loopback;
+#[cfg(feature = "cuda")]
+pub use nccl::Nccl;
+#[cfg(feature = "hip")]
+pub use nccl::Rccl;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+pub use nccl::{Communicator, CommunicatorConfig, UniqueId};
 
 /// A rank's place in a group. All ranks make the same calls in the same order.
 ///
@@ -77,7 +85,8 @@ pub fn agree_thresholds(
 }
 
 /// Refuses to run where any rank's fingerprint ([`agreement`](bagualu_core::group::agreement)) differs. Either every rank
-/// gets `Ok`, or every rank that is still there gets an error within `timeout`.
+/// gets `Ok`, or every rank that is still there gets an error within `timeout`. Over devices one case is left that no
+/// protocol can close: a rank may finish in the moment in which another stops waiting. Its next call then fails.
 pub fn agree(group: &mut dyn Collective, fingerprint: u64, timeout: Duration) -> Result<(), Disagreement> {
     let fingerprints = each(group, fingerprint, timeout)?;
     compare(fingerprint, &fingerprints).map_err(Disagreement::Group)

@@ -33,6 +33,10 @@ impl<A: Api> Gpu<A> {
         Self { api: Arc::new(api), streams: Handles::new("stream"), events: Handles::new("event") }
     }
 
+    pub(crate) fn api(&self) -> &A {
+        &self.api
+    }
+
     /// Copies `from` into `to`, which has the same length, both on this device.
     ///
     /// # Safety

@@ -4,6 +4,7 @@
 use std::env;
 use std::sync::Arc;
 
+use bagualu_exec::collective::{Collective, CollectiveError, CommunicatorConfig, Nccl};
 use bagualu_exec::cuda::{CudaDevice, probe};
 use bagualu_exec::device::{Backend, Device, DeviceError};
 
@@ -50,6 +51,18 @@ fn devices_made_of_threads_conform() {
     for ordinal in [2, u32::MAX] {
         assert_eq!(open(ordinal).unwrap_err(), DeviceError::NoSuchDevice { ordinal, devices: 2 });
     }
+}
+
+#[test]
+fn ranks_agree_over_devices() {
+    let test = "ranks_agree_over_devices";
+    let Some(library) = in_its_own_process(test, &["stub.c", "cuda.c", "nccl.c"], &[]) else { return };
+    let join = |rank, size, id, timeout| -> Result<Box<dyn Collective>, CollectiveError> {
+        let config = CommunicatorConfig { rank, size, id, timeout, library: Some(library.clone()) };
+        Ok(Box::new(Nccl::join(Arc::new(CudaDevice::open(1)?), &config)?))
+    };
+    let id = || Nccl::unique_id(Some(&library)).unwrap();
+    checks::ranks_agree(id, join, &checks::Stub::of(&library));
 }
 
 #[test]

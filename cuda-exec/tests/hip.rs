@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bagualu_exec::collective::{Collective, CollectiveError, CommunicatorConfig, Rccl};
 use bagualu_exec::device::{Backend, Device, DeviceError};
 use bagualu_exec::hip::{HipConfig, HipDevice};
 
@@ -25,6 +26,19 @@ fn devices_made_of_threads_conform() {
     for ordinal in [2, u32::MAX] {
         assert_eq!(open(ordinal).unwrap_err(), DeviceError::NoSuchDevice { ordinal, devices: 2 });
     }
+}
+
+#[test]
+fn ranks_agree_over_devices() {
+    let Some(library) = stub::build("librccl-stub.so", &["stub.c", "hip.c", "nccl.c"]) else { return };
+    let join = |rank, size, id, timeout| -> Result<Box<dyn Collective>, CollectiveError> {
+        let config = HipConfig { ordinal: 1, library: Some(library.clone()) };
+        let device = Arc::new(HipDevice::with(&config)?);
+        let config = CommunicatorConfig { rank, size, id, timeout, library: Some(library.clone()) };
+        Ok(Box::new(Rccl::join(device, &config)?))
+    };
+    let id = || Rccl::unique_id(Some(&library)).unwrap();
+    checks::ranks_agree(id, join, &checks::Stub::of(&library));
 }
 
 /// A framework reads the last error after its own calls; ours leave it clean.

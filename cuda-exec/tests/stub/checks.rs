@@ -2,7 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
+use bagualu_exec::collective::{Collective, CollectiveError, Disagreement, UniqueId, agree, merge_profile};
 use bagualu_exec::conformance::{Options, Outcome, run};
 use bagualu_exec::device::{Device, DeviceError, DeviceSlice, StreamUse};
 
@@ -42,14 +45,19 @@ pub fn conforms(device: &Arc<dyn Device>, stub: &Stub) {
     assert_eq!(report.failures().count(), 0, "{report}");
     let passed = report.cases.iter().filter(|case| case.outcome == Outcome::Passed).count();
     assert!(passed >= 20, "{report}");
+    left(stub, 0);
+}
+
+/// `count` streams, events and allocations are left.
+fn left(stub: &Stub, count: i32) {
     // Streams end after their work, on threads of their own.
     for _ in 0..500 {
-        if stub.live() == 0 {
+        if stub.live() == count {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        thread::sleep(Duration::from_millis(10));
     }
-    panic!("{} streams, events and allocations are left", stub.live());
+    panic!("{} streams, events and allocations are left, not {count}", stub.live());
 }
 
 /// A number of a stream or event that is gone, or is another device's, is an error.
@@ -100,4 +108,75 @@ pub fn statuses_are_told_apart(device: &dyn Device, stub: &Stub) {
     assert_eq!(mismatch, Err(DeviceError::Mismatch { call: "copy_out", from: 9, to: 8 }));
     device.destroy_event(event).unwrap();
     device.destroy_stream(stream).unwrap();
+}
+
+/// Joins a group of `size` as `rank` on a device of its own.
+pub trait Join:
+    Fn(usize, usize, UniqueId, Duration) -> Result<Box<dyn Collective>, CollectiveError> + Sync
+{
+}
+
+impl<T> Join for T where
+    T: Fn(usize, usize, UniqueId, Duration) -> Result<Box<dyn Collective>, CollectiveError> + Sync
+{
+}
+
+/// A group over devices agrees, disagrees on every rank, and does not wait for ever.
+pub fn ranks_agree(id: impl Fn() -> UniqueId, join: impl Join, stub: &Stub) {
+    const LONG: Duration = Duration::from_secs(600);
+    const SHORT: Duration = Duration::from_millis(100);
+    let on_all = |size: usize,
+                  here: usize,
+                  work: &(dyn Fn(&mut dyn Collective) -> Result<(), Disagreement> + Sync)| {
+        let id = id();
+        thread::scope(|scope| {
+            let ranks: Vec<_> = (0..here)
+                .map(|rank| {
+                    let join = &join;
+                    scope.spawn(move || {
+                        let timeout = if here < size { SHORT } else { LONG };
+                        let mut group = join(rank, size, id, timeout)?;
+                        assert_eq!((group.rank(), group.size()), (rank, size));
+                        work(&mut *group)
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Vec<_>>()
+        })
+    };
+
+    let merged = on_all(3, 3, &|group| {
+        let rank = group.rank() as u64;
+        let mut profile = [rank, 10 - rank, u64::MAX - rank];
+        merge_profile(group, &mut profile, LONG)?;
+        assert_eq!(profile, [2, 10, u64::MAX]);
+        agree(group, 7, LONG)
+    });
+    assert_eq!(merged, [Ok(()), Ok(()), Ok(())]);
+
+    let odd = on_all(3, 3, &|group| {
+        let fingerprint = u64::from(group.rank() == 1);
+        agree(group, fingerprint, LONG)
+    });
+    assert!(odd.iter().all(|result| matches!(result, Err(Disagreement::Group(_)))), "{odd:?}");
+
+    let timed_out =
+        Err(Disagreement::Collective(CollectiveError::TimedOut { timeout: SHORT, missing: None }));
+    let alone = on_all(3, 2, &|_| Ok(()));
+    assert_eq!(alone, [timed_out.clone(), timed_out.clone()], "a rank never joins");
+
+    let late = on_all(3, 3, &|group| match group.rank() {
+        1 => Ok(()),
+        _ => {
+            assert_eq!(agree(group, 1, SHORT), timed_out, "a rank joins and never comes");
+            let broken = Err(Disagreement::Collective(CollectiveError::Broken));
+            assert_eq!(agree(group, 1, LONG), broken, "the communicator was ended");
+            Ok(())
+        }
+    });
+    assert_eq!(late, [Ok(()), Ok(()), Ok(())]);
+    // Each of the two ranks that gave up leaves its device and pinned buffer, as work under way may write to them.
+    left(stub, 4);
+    let outside = join(3, 3, id(), SHORT).unwrap_err();
+    assert_eq!(outside, CollectiveError::Rank { rank: 3, size: 3 });
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 enum { ALIGNMENT = 256, CAPACITY = 64 << 20, LARGEST_PINNED = 1 << 30 };
-enum kind { COPY, MARK, WAIT, CALL, END };
+enum kind { COPY, MARK, WAIT, RUN, CALL, END };
 
 /* What an event marks: shared by the event, the stream that is to reach it and those that wait. */
 struct mark {
@@ -138,9 +138,10 @@ static void *run(void *argument) {
         enum kind kind = work->kind;
         if (kind == WAIT)
             while (!work->mark->done) pthread_cond_wait(&changed, &lock);
-        if (kind == COPY || kind == CALL) {
+        if (kind == COPY || kind == RUN || kind == CALL) {
             pthread_mutex_unlock(&lock);
             if (kind == COPY) memcpy(work->to, work->from, work->bytes);
+            if (kind == RUN) work->function(work->to);
             if (kind == CALL) {
                 pthread_mutex_lock(&calling);
                 work->function(work->to);
@@ -218,6 +219,10 @@ int stub_stream_destroy(struct stream *stream) { return stream ? submit_locked(s
 
 int stub_copy(void *to, const void *from, size_t bytes, struct stream *stream) {
     return submit_locked(stream, (struct work){.kind = COPY, .to = to, .from = from, .bytes = bytes});
+}
+
+int stub_work(struct stream *stream, void (*function)(void *), void *data) {
+    return submit_locked(stream, (struct work){.kind = RUN, .function = function, .to = data});
 }
 
 int stub_host_function(struct stream *stream, void (*function)(void *), void *data) {

@@ -27,6 +27,9 @@ int stub_stream_destroy(struct stream *stream);
 int stub_stream_synchronize(struct stream *stream);
 int stub_stream_wait(struct stream *stream, struct event *event);
 int stub_copy(void *to, const void *from, size_t bytes, struct stream *stream);
+/* As a kernel: beside other work. */
+int stub_work(struct stream *stream, void (*function)(void *), void *data);
+/* As the vendors run host functions: one at a time. */
 int stub_host_function(struct stream *stream, void (*function)(void *), void *data);
 
 int stub_event_create(struct event **event, unsigned flags);
