@@ -25,6 +25,7 @@ pub mod layer;
 pub mod ledger;
 pub mod limits;
 pub mod mitigate;
+pub mod narrow;
 pub mod plan_cache;
 pub mod planner;
 pub mod provision;

@@ -1,7 +1,7 @@
 //! Every number that the model assumes rather than derives, in one place.
 //!
 //! Measured profiles replace the times; the byte counts do not depend on anything here except
-//! [`SCALE_BLOCK`] and [`RECEIVE_BUFFERS`].
+//! [`RECEIVE_BUFFERS`]; those of Quantize are in [`bagualu_core::narrow`].
 
 /// Share of the peak FLOP/s that a dense GEMM reaches, in thousandths.
 pub const GEMM_PERMILLE: u64 = 600;
@@ -27,8 +27,6 @@ pub const COPY_NS: u64 = 10_000;
 pub const FP8_BLOCK: u128 = 128;
 /// Elements that share one 8-bit scale in the `mxfp8` recipe.
 pub const MXFP8_BLOCK: u128 = 32;
-/// Elements that share one FP32 scale in the narrow format.
-pub const SCALE_BLOCK: u64 = 128;
 /// FLOPs of a flash-attention backward for each FLOP of its forward, in tenths: five matrix products
 /// to the forward's two.
 pub const ATTENTION_BACKWARD_TENTHS: u64 = 25;

@@ -4,13 +4,14 @@ use std::ops::Add;
 
 use bagualu_core::cost::{Bytes, OpModel, TensorModel, Time};
 use bagualu_core::layer::{Group, Resource};
+use bagualu_core::narrow::row_bytes;
 use bagualu_core::set::Set;
 
 use super::LayerType;
 use super::fp8::{self, Linear};
 use crate::assumptions::{
     ATTENTION_BACKWARD_TENTHS, ATTENTION_PERMILLE, COLLECTIVE_NS, GEMM_BACKWARD, GEMM_PERMILLE,
-    GROUPED_GEMM_PERMILLE, LAUNCH_NS, LINK_PERMILLE, MEMORY_PERMILLE, SCALE_BLOCK,
+    GROUPED_GEMM_PERMILLE, LAUNCH_NS, LINK_PERMILLE, MEMORY_PERMILLE,
 };
 use crate::shape::{Rates, Shape};
 use crate::{Fp8Recipe, ModelError};
@@ -260,12 +261,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Bytes in the narrow format: one byte an element and an FP32 scale for each block of a row.
+    /// Bytes in the narrow format; the fixed bytes are stored as one row.
     fn narrow(&self, bytes: Amount) -> Option<Bytes> {
         bytes
             .map(|bytes| {
-                let elements = bytes / self.shape.e;
-                Some(elements + 4 * elements.div_ceil(SCALE_BLOCK.into()))
+                let elements = u64::try_from(bytes / self.shape.e).ok()?;
+                row_bytes(elements).map(u128::from)
             })?
             .bytes()
     }
