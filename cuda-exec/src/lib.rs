@@ -19,6 +19,7 @@ pub mod device;
 pub mod engine;
 #[cfg(feature = "conformance")]
 pub mod fault;
+pub mod fp8;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 mod gpu;
 #[cfg(feature = "hip")]
