@@ -10,6 +10,11 @@ use std::fmt;
 use crate::device::{DeviceError, HostFunction};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, wait};
 
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 /// Commands a stream holds without allocating. More in flight double its memory once.
 const COMMANDS: usize = 256;
 

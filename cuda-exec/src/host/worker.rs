@@ -55,7 +55,7 @@ fn no_thread(error: io::Error) -> DeviceError {
 }
 
 /// Performs what comes through `queue`, in order.
-fn serve(queue: &Queue) {
+pub(super) fn serve(queue: &Queue) {
     let _guard = LostOnPanic(queue);
     while let Some(command) = queue.next() {
         match perform(command) {
