@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 300
 
 BAGUALU = $(CARGO) run --quiet --release --package bagualu --
 
-.PHONY: all demo test lint docs no-std determinism bench fuzz clean
+.PHONY: all demo test lint docs no-std loom determinism bench fuzz clean
 
 all:
 	$(CARGO) build --release
@@ -22,7 +22,7 @@ demo:
 	@echo "The memory of the worst device is drawn in target/demo.svg."
 
 # The tests come last, so that their summary ends the output.
-test: lint docs no-std determinism
+test: lint docs no-std loom determinism
 	$(CARGO) test --workspace --no-fail-fast
 
 # A toolchain without rustfmt or clippy still tests; CI insists on both (.ci/run).
@@ -40,6 +40,10 @@ docs:
 # The core without std and libc, and the control that std would be noticed.
 no-std:
 	$(CARGO) xtask no-std
+
+# Every order of the threads behind a stream of the host device.
+loom:
+	$(CARGO) xtask loom
 
 # The answers pinned in tests/tests/{determinism,replay,fingerprints}.rs, in release; `test` checks them in debug.
 determinism:

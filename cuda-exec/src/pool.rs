@@ -247,5 +247,5 @@ impl fmt::Display for PoolError {
 
 impl core::error::Error for PoolError {}
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -4,17 +4,20 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 mod fuzz;
+mod loom;
 mod no_std;
 
 const USAGE: &str = "\
 usage: cargo xtask TASK
 
+  loom              try every order of the host device's threads
   no-std            build, link and run the core without std and libc; check that std would be noticed
   fuzz [TARGET]...  run fuzz targets for FUZZ_SECONDS each (300), all of them by default";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.split_first() {
+        Some((task, [])) if task == "loom" => loom::check(),
         Some((task, [])) if task == "no-std" => no_std::prove(),
         Some((task, targets)) if task == "fuzz" => fuzz::run(targets),
         _ => Err(USAGE.to_owned()),

@@ -10,9 +10,9 @@ use crate::device::DeviceError;
 use crate::host::worker::serve;
 use crate::sync::Arc;
 
-/// Preemptions per order: with more, orders with three threads take minutes. Two find nearly all defects known of such code
-/// (CHESS, Musuvathi and Qadeer, PLDI 2007).
-const PREEMPTIONS: usize = 2;
+/// Preemptions per order; without a bound the models with three threads take minutes (`LOOM_MAX_PREEMPTIONS` sets another).
+/// Two find nearly all defects known of such code (CHESS, Musuvathi and Qadeer, PLDI 2007).
+const PREEMPTIONS: usize = 3;
 
 fn all_orders(test: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
