@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 300
 
 BAGUALU = $(CARGO) run --quiet --release --package bagualu --
 
-.PHONY: all demo test lint docs no-std loom determinism bench fuzz clean
+.PHONY: all demo test lint docs no-std loom determinism memcheck header install bench fuzz clean
 
 all:
 	$(CARGO) build --release
@@ -48,6 +48,19 @@ loom:
 # The answers pinned in tests/tests/{determinism,replay,fingerprints}.rs, in release; `test` checks them in debug.
 determinism:
 	$(CARGO) test --release --package bagualu-tests --test determinism --test replay --test fingerprints
+
+# The C and C++ programs under AddressSanitizer and valgrind; part of `test`.
+memcheck:
+	$(CARGO) test --package bagualu-tests --test c_api memory -- --nocapture
+
+# include/bagualu.h from the comments in ffi/src; `test` checks that it is what they say.
+header:
+	$(CARGO) xtask header
+
+PREFIX ?= /usr/local
+# The C and C++ libraries below PREFIX; packagers give DESTDIR.
+install:
+	$(CARGO) xtask install --prefix $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR))
 
 bench:
 	$(CARGO) bench --package bagualu-benches

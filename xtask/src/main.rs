@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 mod fuzz;
+mod header;
+mod install;
 mod loom;
 mod no_std;
 
@@ -12,7 +14,10 @@ usage: cargo xtask TASK
 
   loom              try every order of the host device's threads
   no-std            build, link and run the core without std and libc; check that std would be noticed
-  fuzz [TARGET]...  run fuzz targets for FUZZ_SECONDS each (300), all of them by default";
+  fuzz [TARGET]...  run fuzz targets for FUZZ_SECONDS each (300), all of them by default
+  header [--check]  write include/bagualu.h from ffi/src, or check that it is what they say
+  install --prefix DIR [--destdir DIR] [--profile NAME] [--features LIST]
+                    lay the C and C++ libraries out below DIR";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -20,6 +25,8 @@ fn main() -> ExitCode {
         Some((task, [])) if task == "loom" => loom::check(),
         Some((task, [])) if task == "no-std" => no_std::prove(),
         Some((task, targets)) if task == "fuzz" => fuzz::run(targets),
+        Some((task, rest)) if task == "header" => header::run(rest),
+        Some((task, rest)) if task == "install" => install::run(rest),
         _ => Err(USAGE.to_owned()),
     };
     match done {

@@ -1,0 +1,625 @@
+//! `bagualu_controller`: the run-time workflow of one rank.
+
+use bagualu_core::controller::{Controller, Gate, LayerDecision};
+use bagualu_core::group::GroupDecision;
+use bagualu_core::ledger::Admission;
+use bagualu_core::provision::Provision;
+
+use super::budget::bagualu_allowance;
+use super::config::{bagualu_controller_config, bagualu_provision, flag, read_choices};
+use super::rank::{Description, Rank};
+use super::schedule::{bagualu_event, bagualu_pipeline, write_events};
+use super::stage::bagualu_stage;
+use crate::arguments::{config, elements, elements_mut, optional, out, out_struct, own_size, versioned};
+use crate::boundary::boundary;
+use crate::handle::{self, handle};
+use crate::layer::bagualu_layer_plan;
+use crate::model::bagualu_model;
+use crate::status::{Failure, bagualu_status};
+
+/// Decides for one pipeline rank, micro-batch by micro-batch, what to do with each saved tensor.
+///
+/// Made by `bagualu_controller_from_model` or `bagualu_controller_from_stage`, freed by `bagualu_controller_free`. It owns all
+/// that it needs: model, stage and pipeline may be freed. No call allocates memory but those that make it. Functions
+/// that take it as `const` may run at the same time on several threads, all others one at a time.
+///
+/// One iteration, in the order of `bagualu_controller_events`; names are those of the functions:
+///
+/// ```text
+/// forward of a unit   forward; for each layer: to_gate (until it may run), gate, may_start (until it may), layer_done;
+///                     forward_done
+/// backward of a unit  backward; for each layer, last first: may_recover (until it may), recovered; backward_done
+/// at any time         copied_out, recover_early; after a forward: correct
+/// ```
+pub struct bagualu_controller {
+    _opaque: [u8; 0],
+}
+
+handle!(bagualu_controller, Object, 4);
+
+/// A controller and what it borrows.
+pub(crate) struct Object(Rank);
+
+/// What the gate of a layer says.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bagualu_gate {
+    /// sizeof(bagualu_gate), set by the caller.
+    pub struct_size: usize,
+    /// Rows that this rank's experts receive; 0 for a layer without a router.
+    pub rows: u32,
+    /// 1 if the group recomputes the whole MoE module, else 0.
+    pub whole_moe: u32,
+    /// In how many parts the group splits the dispatch; 0 and 1: no split.
+    pub dispatch_chunks: u32,
+    /// 1 if `granted_bytes` counts, else 0.
+    pub has_grant: u32,
+    /// Bytes that the micro-batch may hold up to and including this layer, where the group's rule grants them.
+    pub granted_bytes: u64,
+}
+
+versioned!(bagualu_gate);
+
+/// What is done with one layer of one micro-batch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bagualu_decision {
+    /// sizeof(bagualu_decision), set by the caller.
+    pub struct_size: usize,
+    /// A strategy for each saved tensor.
+    pub plan: bagualu_layer_plan,
+    /// Device bytes held until backward.
+    pub held_bytes: u64,
+    /// Bytes copied out after the layer, on the device until then.
+    pub offload_bytes: u64,
+    /// Bytes needed only while the layer runs.
+    pub work_bytes: u64,
+    /// What is recomputed whatever the budget: `BAGUALU_RECOMPUTE_…`.
+    pub recompute: u32,
+    /// In how many parts the group splits the dispatch.
+    pub dispatch_chunks: u32,
+    /// In how many row chunks this rank runs its experts.
+    pub expert_chunks: u32,
+    /// 1 if the real rows changed the plan made before the forward, else 0.
+    pub replanned: u32,
+}
+
+versioned!(bagualu_decision);
+
+/// Kept tensors that are offloaded after all.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bagualu_correction {
+    /// sizeof(bagualu_correction), set by the caller.
+    pub struct_size: usize,
+    /// The set of tensors to copy out now; 0: none.
+    pub tensors: u64,
+    /// Their bytes: report them by `bagualu_controller_copied_out` when they have left.
+    pub bytes: u64,
+    /// The unit.
+    pub unit: u32,
+    /// Its layer.
+    pub layer: u32,
+}
+
+versioned!(bagualu_correction);
+
+/// Where a controller stands. Bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bagualu_controller_state {
+    /// sizeof(bagualu_controller_state), set by the caller.
+    pub struct_size: usize,
+    /// On the device now, work not included.
+    pub current_bytes: u64,
+    /// Of these, leaving by copies that have not ended.
+    pub pending_bytes: u64,
+    /// The most on the device at once so far in this iteration, work included.
+    pub peak_bytes: u64,
+    /// What the device has for activations.
+    pub device_bytes: u64,
+    /// What the units between forward and backward hold.
+    pub held_bytes: u64,
+    /// What they may.
+    pub capacity_bytes: u64,
+    /// What they hold in the host pool.
+    pub host_held_bytes: u64,
+    /// What they may there.
+    pub host_bytes: u64,
+    /// A fingerprint of every decision so far, and of profile and budgets: compare it among ranks that must agree.
+    pub fingerprint: u64,
+    /// Plans looked up, and found.
+    pub plan_hits: u64,
+    /// Plans looked up in vain.
+    pub plan_misses: u64,
+    /// Layers' trade-offs looked up, and found.
+    pub front_hits: u64,
+    /// Layers' trade-offs looked up in vain.
+    pub front_misses: u64,
+}
+
+versioned!(bagualu_controller_state);
+
+/// Makes the controller of one pipeline rank of a model. `config` may be NULL.
+///
+/// `BAGUALU_STATUS_INFEASIBLE` if even full recomputation does not fit; `bagualu_last_shortage` then has the bytes.
+///
+/// Thread-safe. `*controller` is the caller's, to be freed by `bagualu_controller_free`.
+///
+/// # Safety
+/// - `config` is NULL or a struct with its `struct_size` set; `controller` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_from_model(
+    model: *const bagualu_model,
+    rank: u32,
+    config: *const bagualu_controller_config,
+    controller: *mut *mut bagualu_controller,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let (out, (choices, fused)) = unsafe { (out(controller, "controller")?, read_choices(config)?) };
+        let description = handle::with(model, |object| Description::of_model(&object.model, rank, fused))?;
+        out.set(handle::insert(Object(Rank::make(description, choices)?))?);
+        Ok(())
+    })
+}
+
+/// Makes the controller of a pipeline rank that arrays describe. `config` may be NULL.
+///
+/// `BAGUALU_STATUS_INFEASIBLE` if even full recomputation does not fit; `bagualu_last_shortage` then has the bytes.
+///
+/// Thread-safe. Everything is copied. `*controller` is the caller's, to be freed by `bagualu_controller_free`.
+///
+/// # Safety
+/// - Structs are NULL or have their `struct_size` set, and arrays as long as their counts; `controller` is NULL or may be
+///   written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_from_stage(
+    stage: *const bagualu_stage,
+    pipeline: *const bagualu_pipeline,
+    config: *const bagualu_controller_config,
+    controller: *mut *mut bagualu_controller,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let (out, description, choices) = unsafe {
+            let out = out(controller, "controller")?;
+            let (choices, fused) = read_choices(config)?;
+            let pipeline = self::config(pipeline, "pipeline")?.checked()?;
+            let stage = self::config(stage, "stage")?;
+            (out, Description::of_stage(&stage, pipeline, fused)?, choices)
+        };
+        out.set(handle::insert(Object(Rank::make(description, choices)?))?);
+        Ok(())
+    })
+}
+
+/// Frees a controller; NULL is nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn bagualu_controller_free(controller: *mut bagualu_controller) -> bagualu_status {
+    boundary(|| handle::remove(controller).map(drop))
+}
+
+/// Writes the static decisions.
+///
+/// # Safety
+/// - `provision` is NULL or a struct with its `struct_size` set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_provision(
+    controller: *const bagualu_controller,
+    provision: *mut bagualu_provision,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = unsafe { out_struct(provision, "provision") }?;
+        let found = handle::with(controller, |object| Ok(*object.0.controller().provision()))?;
+        let Provision { recompute, row_threshold, dispatch_threshold, work_bytes, capacity_bytes } = found;
+        out.set_struct(bagualu_provision {
+            struct_size: own_size::<bagualu_provision>(),
+            recompute: recompute as u32,
+            row_threshold,
+            dispatch_threshold,
+            reserved: 0,
+            work_bytes,
+            capacity_bytes,
+        });
+        Ok(())
+    })
+}
+
+/// Writes the events of an iteration in order; as `bagualu_pipeline_events`.
+///
+/// # Safety
+/// - `events` is NULL or has room for `capacity`; `count` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_events(
+    controller: *const bagualu_controller,
+    events: *mut bagualu_event,
+    capacity: usize,
+    count: *mut usize,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let (to, count) = unsafe { (elements_mut(events, capacity, "events")?, out(count, "count")?) };
+        handle::with(controller, |object| {
+            let events = &object.0.description().events;
+            count.set(events.len());
+            write_events(events, to)
+        })
+    })
+}
+
+/// Writes the type of each layer of a unit, in program order.
+///
+/// `count` always receives their number; if `capacity` is smaller, nothing else is written and the status is
+/// `BAGUALU_STATUS_BUFFER_TOO_SMALL`.
+///
+/// # Safety
+/// - `types` is NULL or has room for `capacity`; `count` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_layers(
+    controller: *const bagualu_controller,
+    unit: u32,
+    types: *mut u16,
+    capacity: usize,
+    count: *mut usize,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let (to, count) = unsafe { (elements_mut(types, capacity, "types")?, out(count, "count")?) };
+        handle::with(controller, |object| {
+            let description = object.0.description();
+            let chunk = description.pipeline.parts(unit).1 as usize;
+            let units = description.events.len() / 2;
+            let layers = description.chunks.get(chunk);
+            let layers = layers.ok_or_else(|| Failure::index("unit", unit as usize, units))?;
+            count.set(layers.len());
+            let given = to.len();
+            let to = to.get_mut(..layers.len());
+            to.ok_or_else(|| Failure::buffer("types", layers.len(), given))?.copy_from_slice(layers);
+            Ok(())
+        })
+    })
+}
+
+/// Writes where a controller stands.
+///
+/// # Safety
+/// - `state` is NULL or a struct with its `struct_size` set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_read(
+    controller: *const bagualu_controller,
+    state: *mut bagualu_controller_state,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = unsafe { out_struct(state, "state") }?;
+        out.set_struct(handle::with(controller, |object| Ok(object.0.controller().into()))?);
+        Ok(())
+    })
+}
+
+impl From<&Controller<'_>> for bagualu_controller_state {
+    fn from(controller: &Controller<'_>) -> Self {
+        let (ledger, budget, host) = (controller.ledger(), controller.budget(), controller.host_budget());
+        let (plans, fronts) = (controller.plan_statistics(), controller.front_statistics());
+        Self {
+            struct_size: own_size::<Self>(),
+            current_bytes: ledger.current(),
+            pending_bytes: ledger.pending(),
+            peak_bytes: ledger.peak(),
+            device_bytes: ledger.device_bytes(),
+            held_bytes: budget.held(),
+            capacity_bytes: budget.capacity(),
+            host_held_bytes: host.held(),
+            host_bytes: host.capacity(),
+            fingerprint: controller.fingerprint(),
+            plan_hits: plans.hits,
+            plan_misses: plans.misses,
+            front_hits: fronts.hits,
+            front_misses: fronts.misses,
+        }
+    }
+}
+
+/// Calls a step of the controller that gives a result of the core.
+#[inline]
+fn step<R, E: Into<Failure>>(
+    controller: *mut bagualu_controller,
+    body: impl FnOnce(&mut Controller<'_>) -> Result<R, E>,
+) -> Result<R, Failure> {
+    handle::with_mut(controller, |object| object.0.step(body).map_err(Into::into))
+}
+
+/// What an admission is in C: 0 to run, else the bytes to wait for.
+fn bytes_to_wait(admission: Admission) -> u64 {
+    match admission {
+        Admission::Run => 0,
+        Admission::Wait { bytes } => bytes,
+    }
+}
+
+/// The forward of `unit` starts: its layers are planned at the rows expected. `allowance` may be NULL.
+///
+/// # Safety
+/// - `allowance` is NULL or a struct with its `struct_size` set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_forward(
+    controller: *mut bagualu_controller,
+    unit: u32,
+    allowance: *mut bagualu_allowance,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = optional(allowance, |to| unsafe { out_struct(to, "allowance") })?;
+        let found = step(controller, |controller| controller.handle_forward(unit))?;
+        if let Some(out) = out {
+            out.set_struct(found.into());
+        }
+        Ok(())
+    })
+}
+
+/// Whether the operators before the next layer's gate may start: `wait_bytes` receives 0 if so, else the bytes that
+/// copies to the host must free first.
+///
+/// # Safety
+/// - `wait_bytes` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_to_gate(
+    controller: *mut bagualu_controller,
+    wait_bytes: *mut u64,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = unsafe { out(wait_bytes, "wait_bytes") }?;
+        out.set(bytes_to_wait(step(controller, |controller| controller.poll_to_gate())?));
+        Ok(())
+    })
+}
+
+/// The gate of `layer` has run (`gate` may be NULL for a layer without a router): the plan is checked against the real
+/// rows, changed where it does not fit, and written.
+///
+/// # Safety
+/// - `gate` is NULL or a struct with its `struct_size` set; so is `decision`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_gate(
+    controller: *mut bagualu_controller,
+    layer: usize,
+    gate: *const bagualu_gate,
+    decision: *mut bagualu_decision,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let (out, gate) = unsafe {
+            let gate = optional(gate.cast_mut(), |gate| config(gate, "gate"))?;
+            (out_struct(decision, "decision")?, gate)
+        };
+        let gate = gate.map_or(Ok(Gate::DENSE), |gate| gate.checked())?;
+        out.set_struct(step(controller, |controller| controller.handle_layer(layer, gate))?.into());
+        Ok(())
+    })
+}
+
+impl bagualu_gate {
+    fn checked(&self) -> Result<Gate, Failure> {
+        let whole_moe = flag("whole_moe", self.whole_moe)?;
+        let granted = flag("has_grant", self.has_grant)?.then_some(self.granted_bytes);
+        let group = GroupDecision { whole_moe, dispatch_chunks: self.dispatch_chunks.max(1) };
+        Ok(Gate { rows: self.rows, group, granted })
+    }
+}
+
+impl From<LayerDecision> for bagualu_decision {
+    fn from(decision: LayerDecision) -> Self {
+        Self {
+            struct_size: own_size::<Self>(),
+            plan: decision.plan.into(),
+            held_bytes: decision.held_bytes,
+            offload_bytes: decision.offload_bytes,
+            work_bytes: decision.work_bytes,
+            recompute: decision.recompute as u32,
+            dispatch_chunks: decision.dispatch_chunks,
+            expert_chunks: decision.expert_chunks,
+            replanned: decision.replanned.into(),
+        }
+    }
+}
+
+/// Whether the layer decided last may start: `wait_bytes` receives 0 if so, and its bytes are counted; else the bytes
+/// that copies to the host must free first.
+///
+/// A layer that could never start whole runs its experts in row chunks: `bagualu_controller_decided` has what stands.
+///
+/// # Safety
+/// - `wait_bytes` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_may_start(
+    controller: *mut bagualu_controller,
+    wait_bytes: *mut u64,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = unsafe { out(wait_bytes, "wait_bytes") }?;
+        out.set(bytes_to_wait(step(controller, |controller| controller.poll_layer())?));
+        Ok(())
+    })
+}
+
+/// The layer has run; its offloaded tensors are copied out now: `offload_bytes` (may be NULL) of them.
+///
+/// # Safety
+/// - `offload_bytes` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_layer_done(
+    controller: *mut bagualu_controller,
+    offload_bytes: *mut u64,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = optional(offload_bytes, |to| unsafe { out(to, "offload_bytes") })?;
+        let bytes = step(controller, |controller| controller.handle_layer_done())?;
+        if let Some(out) = out {
+            out.set(bytes);
+        }
+        Ok(())
+    })
+}
+
+/// The forward has ended; `measured` is what it really holds, NULL if that was not measured.
+///
+/// # Safety
+/// - `measured` is NULL or may be read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_forward_done(
+    controller: *mut bagualu_controller,
+    measured: *const u64,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let measured = unsafe { elements(measured, usize::from(!measured.is_null()), "measured") }?;
+        step(controller, |controller| controller.handle_forward_done(measured.first().copied()))
+    })
+}
+
+/// A copy of `bytes` of `unit` to the host has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn bagualu_controller_copied_out(
+    controller: *mut bagualu_controller,
+    unit: u32,
+    bytes: u64,
+) -> bagualu_status {
+    boundary(|| step(controller, |controller| controller.handle_copied_out(unit, bytes)))
+}
+
+/// Asks to bring back, before its backward, all of `unit` that needs no collective: `granted` receives 1 if it may be.
+///
+/// # Safety
+/// - `granted` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_recover_early(
+    controller: *mut bagualu_controller,
+    unit: u32,
+    granted: *mut u32,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = unsafe { out(granted, "granted") }?;
+        out.set(step(controller, |controller| controller.recover_early(unit))?.into());
+        Ok(())
+    })
+}
+
+/// The backward of `unit` starts.
+#[unsafe(no_mangle)]
+pub extern "C" fn bagualu_controller_backward(
+    controller: *mut bagualu_controller,
+    unit: u32,
+) -> bagualu_status {
+    boundary(|| step(controller, |controller| controller.handle_backward(unit)))
+}
+
+/// Whether `layer` of the backward under way may be recovered and run: `wait_bytes` receives 0 if so, else the bytes that
+/// must be freed first.
+///
+/// # Safety
+/// - `wait_bytes` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_may_recover(
+    controller: *mut bagualu_controller,
+    layer: usize,
+    wait_bytes: *mut u64,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = unsafe { out(wait_bytes, "wait_bytes") }?;
+        out.set(bytes_to_wait(step(controller, |controller| controller.poll_recovery(layer))?));
+        Ok(())
+    })
+}
+
+/// The layer's backward has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn bagualu_controller_recovered(controller: *mut bagualu_controller) -> bagualu_status {
+    boundary(|| step(controller, |controller| controller.handle_recovery_done()))
+}
+
+/// The backward has ended: nothing of its unit is left.
+#[unsafe(no_mangle)]
+pub extern "C" fn bagualu_controller_backward_done(controller: *mut bagualu_controller) -> bagualu_status {
+    boundary(|| step(controller, |controller| controller.handle_backward_done()))
+}
+
+/// What to offload because something holds more than its limit; `correction->tensors` is 0 if nothing. Call it after a
+/// forward until it is.
+///
+/// # Safety
+/// - `correction` is NULL or a struct with its `struct_size` set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_correct(
+    controller: *mut bagualu_controller,
+    correction: *mut bagualu_correction,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = unsafe { out_struct(correction, "correction") }?;
+        let found = step(controller, |controller| controller.poll_correction())?;
+        out.set_struct(bagualu_correction {
+            struct_size: own_size::<bagualu_correction>(),
+            tensors: found.map_or(0, |c| c.tensors.bits()),
+            bytes: found.map_or(0, |c| c.bytes),
+            unit: found.map_or(0, |c| c.unit),
+            // A chunk has few layers.
+            layer: found.map_or(0, |c| c.layer as u32),
+        });
+        Ok(())
+    })
+}
+
+/// What was decided for a layer of a unit between its forward and its backward; `replanned` is 0.
+///
+/// # Safety
+/// - `decision` is NULL or a struct with its `struct_size` set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_controller_decided(
+    controller: *const bagualu_controller,
+    unit: u32,
+    layer: usize,
+    decision: *mut bagualu_decision,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = unsafe { out_struct(decision, "decision") }?;
+        let record = handle::with(controller, |object| Ok(*object.0.controller().decided(unit, layer)?))?;
+        out.set_struct(bagualu_decision {
+            struct_size: own_size::<bagualu_decision>(),
+            plan: record.plan.into(),
+            held_bytes: record.held_bytes,
+            offload_bytes: record.offload_bytes,
+            work_bytes: record.forward_work_bytes,
+            recompute: record.recompute as u32,
+            dispatch_chunks: record.dispatch_chunks,
+            expert_chunks: record.expert_chunks,
+            replanned: 0,
+        });
+        Ok(())
+    })
+}
+
+/// Starts the next iteration; everything of the last one must have ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn bagualu_controller_restart(controller: *mut bagualu_controller) -> bagualu_status {
+    boundary(|| step(controller, |controller| controller.restart()))
+}
+
+/// Forgets the iteration under way, for a program that has freed everything of it.
+#[unsafe(no_mangle)]
+pub extern "C" fn bagualu_controller_abandon(controller: *mut bagualu_controller) -> bagualu_status {
+    boundary(|| {
+        handle::with_mut(controller, |object| {
+            object.0.step(|controller| controller.abandon());
+            Ok(())
+        })
+    })
+}

@@ -1,0 +1,351 @@
+//! What a call came to: a status, and for a failure a message.
+
+use std::ffi::c_char;
+
+use bagualu_core::budget::BudgetError;
+use bagualu_core::controller::ControllerError;
+use bagualu_core::cost::CostError;
+use bagualu_core::group::GroupError;
+use bagualu_core::interleave::InterleaveError;
+use bagualu_core::layer::LayerError;
+use bagualu_core::ledger::LedgerError;
+use bagualu_core::mitigate::MitigateError;
+use bagualu_core::planner::PlannerError;
+use bagualu_core::provision::ProvisionError;
+use bagualu_core::schedule::ScheduleError;
+use bagualu_core::stage::StageError;
+
+/// What a call came to: 0, or a number from 8200 on, which neither errno nor a bool is. Numbers stay for good; those of
+/// a status that is given up are not used again. What it was exactly is in `bagualu_last_message`.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum bagualu_status {
+    /// Done.
+    Ok = 0,
+
+    /// A pointer is NULL that must not be.
+    NullPointer = 8200,
+    /// A handle was never returned by this library.
+    InvalidHandle = 8201,
+    /// A handle was freed.
+    FreedHandle = 8202,
+    /// A handle of one object where another's is needed.
+    WrongHandle = 8203,
+    /// Another thread is in a call on the same object, or this one is, through a callback.
+    Busy = 8204,
+    /// `struct_size` is not that of the struct, or the struct says what this version does not know.
+    StructSize = 8205,
+    /// A string or path is not UTF-8.
+    NotUtf8 = 8206,
+    /// A count is too large for what can be, or for this build.
+    Count = 8207,
+    /// A buffer is too small for the result.
+    BufferTooSmall = 8208,
+    /// A value is outside what its field takes.
+    InvalidValue = 8209,
+    /// A pointer is not aligned as its type is.
+    Misaligned = 8210,
+    /// Sums of bytes or times pass 64 bits.
+    Overflow = 8211,
+    /// An index names nothing.
+    NoSuchIndex = 8212,
+    /// An error in the library itself; the objects of that call can only be freed. Please report it.
+    Panic = 8213,
+
+    /// A launch script, config or list of flags cannot be read.
+    Read = 8220,
+    /// What was read is no model that can be built.
+    Model = 8221,
+    /// A device is neither a preset nor described by the file given.
+    DeviceName = 8222,
+    /// A file cannot be opened or read.
+    File = 8223,
+
+    /// Nothing fits: `bagualu_last_shortage` says what would have to.
+    Infeasible = 8240,
+    /// The device would do, the host memory for offloading does not.
+    HostInfeasible = 8241,
+    /// Nothing within the limits was found, nor proven not to exist.
+    Undecided = 8242,
+    /// The greedy rule ran out of candidates; use the exact one.
+    OutOfCandidates = 8243,
+    /// A layer's tensors and operators do not go together.
+    BadLayer = 8244,
+    /// A rank's layers do not go together.
+    BadStage = 8245,
+    /// A pipeline or a list of events is no schedule.
+    BadSchedule = 8246,
+    /// An order or a merge is not one of the problem's.
+    BadOrder = 8247,
+    /// Ranks of a group do not agree.
+    Disagreement = 8248,
+
+    /// The call is not the one that the schedule has next.
+    OutOfOrder = 8260,
+    /// An operator cannot start even after every copy-out: something holds more than its limit.
+    Starved = 8261,
+    /// More bytes are said to be copied out than there are.
+    NotPending = 8262,
+    /// A backward ended before its unit's copies did.
+    StillLeaving = 8263,
+    /// A unit is not between its forward and its backward.
+    NotInFlight = 8264,
+}
+
+/// The name of a status, as in the header (`BAGUALU_STATUS_INFEASIBLE`); `BAGUALU_STATUS_UNKNOWN` for any other number.
+///
+/// The text is static. Thread-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn bagualu_status_name(status: u32) -> *const c_char {
+    let found = NAMES.iter().find(|(known, _)| *known as u32 == status);
+    found.map_or(c"BAGUALU_STATUS_UNKNOWN", |(_, name)| name).as_ptr()
+}
+
+macro_rules! names {
+    ($($status:ident $name:literal)*) => {
+        /// Every status and its name; the match below fails to build where one lacks.
+        pub(crate) const NAMES: &[(bagualu_status, &std::ffi::CStr)] = &[$((bagualu_status::$status, $name),)*];
+        const _: fn(bagualu_status) = |status| match status {
+            $(bagualu_status::$status => (),)*
+        };
+    };
+}
+
+names! {
+    Ok c"BAGUALU_STATUS_OK"
+    NullPointer c"BAGUALU_STATUS_NULL_POINTER"
+    InvalidHandle c"BAGUALU_STATUS_INVALID_HANDLE"
+    FreedHandle c"BAGUALU_STATUS_FREED_HANDLE"
+    WrongHandle c"BAGUALU_STATUS_WRONG_HANDLE"
+    Busy c"BAGUALU_STATUS_BUSY"
+    StructSize c"BAGUALU_STATUS_STRUCT_SIZE"
+    NotUtf8 c"BAGUALU_STATUS_NOT_UTF8"
+    Count c"BAGUALU_STATUS_COUNT"
+    BufferTooSmall c"BAGUALU_STATUS_BUFFER_TOO_SMALL"
+    InvalidValue c"BAGUALU_STATUS_INVALID_VALUE"
+    Misaligned c"BAGUALU_STATUS_MISALIGNED"
+    Overflow c"BAGUALU_STATUS_OVERFLOW"
+    NoSuchIndex c"BAGUALU_STATUS_NO_SUCH_INDEX"
+    Panic c"BAGUALU_STATUS_PANIC"
+    Read c"BAGUALU_STATUS_READ"
+    Model c"BAGUALU_STATUS_MODEL"
+    DeviceName c"BAGUALU_STATUS_DEVICE_NAME"
+    File c"BAGUALU_STATUS_FILE"
+    Infeasible c"BAGUALU_STATUS_INFEASIBLE"
+    HostInfeasible c"BAGUALU_STATUS_HOST_INFEASIBLE"
+    Undecided c"BAGUALU_STATUS_UNDECIDED"
+    OutOfCandidates c"BAGUALU_STATUS_OUT_OF_CANDIDATES"
+    BadLayer c"BAGUALU_STATUS_BAD_LAYER"
+    BadStage c"BAGUALU_STATUS_BAD_STAGE"
+    BadSchedule c"BAGUALU_STATUS_BAD_SCHEDULE"
+    BadOrder c"BAGUALU_STATUS_BAD_ORDER"
+    Disagreement c"BAGUALU_STATUS_DISAGREEMENT"
+    OutOfOrder c"BAGUALU_STATUS_OUT_OF_ORDER"
+    Starved c"BAGUALU_STATUS_STARVED"
+    NotPending c"BAGUALU_STATUS_NOT_PENDING"
+    StillLeaving c"BAGUALU_STATUS_STILL_LEAVING"
+    NotInFlight c"BAGUALU_STATUS_NOT_IN_FLIGHT"
+}
+
+/// Why a call failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The kind.
+    pub status: bagualu_status,
+    /// The sentence for the user.
+    pub message: String,
+    /// Bytes needed and available, where that is why.
+    pub shortage: Option<(u64, u64)>,
+}
+
+impl Failure {
+    /// A failure without a shortage.
+    pub fn new(status: bagualu_status, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), shortage: None }
+    }
+
+    /// A value outside what a field takes; `fix` says what it takes.
+    pub fn value(field: &str, value: impl std::fmt::Display, fix: &str) -> Self {
+        Self::new(bagualu_status::InvalidValue, format!("{field} is {value}; {fix}"))
+    }
+
+    /// An index that names nothing.
+    pub fn index(field: &str, index: usize, count: usize) -> Self {
+        let message = format!("{field} is {index} and there are {count}; count from 0");
+        Self::new(bagualu_status::NoSuchIndex, message)
+    }
+
+    /// A buffer that is too small.
+    pub fn buffer(argument: &str, needed: usize, given: usize) -> Self {
+        let message = format!("{argument} has room for {given}; {needed} are needed");
+        Self::new(bagualu_status::BufferTooSmall, message)
+    }
+
+    fn short(status: bagualu_status, error: &impl ToString, needed: u64, available: u64) -> Self {
+        Self { shortage: Some((needed, available)), ..Self::new(status, error.to_string()) }
+    }
+}
+
+impl From<ScheduleError> for Failure {
+    fn from(error: ScheduleError) -> Self {
+        let status = match error {
+            ScheduleError::OutTooShort { .. } => bagualu_status::BufferTooSmall,
+            _ => bagualu_status::BadSchedule,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<LayerError> for Failure {
+    fn from(error: LayerError) -> Self {
+        let status = match error {
+            LayerError::TooManyTensors { .. } | LayerError::TooManyOps { .. } => bagualu_status::Count,
+            LayerError::Overflow { .. } | LayerError::OpOverflow { .. } => bagualu_status::Overflow,
+            _ => bagualu_status::BadLayer,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<CostError> for Failure {
+    fn from(error: CostError) -> Self {
+        match error {
+            CostError::Layer(error) => error.into(),
+            error => Self::new(bagualu_status::Overflow, error.to_string()),
+        }
+    }
+}
+
+impl From<StageError> for Failure {
+    fn from(error: StageError) -> Self {
+        let status = match error {
+            StageError::Cost(error) => return error.into(),
+            StageError::TooManyLayers { .. } => bagualu_status::Count,
+            StageError::NoSuchLayer { .. } | StageError::NoSuchKind { .. } => bagualu_status::NoSuchIndex,
+            StageError::Overflow => bagualu_status::Overflow,
+            _ => bagualu_status::BadStage,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<BudgetError> for Failure {
+    fn from(error: BudgetError) -> Self {
+        let status = match error {
+            BudgetError::Infeasible { needed, capacity } => {
+                return Self::short(bagualu_status::Infeasible, &error, needed, capacity);
+            }
+            BudgetError::OutOfOrder { .. } => bagualu_status::OutOfOrder,
+            BudgetError::NotInFlight { .. } => bagualu_status::NotInFlight,
+            BudgetError::Overflow => bagualu_status::Overflow,
+            _ => bagualu_status::BadSchedule,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<LedgerError> for Failure {
+    fn from(error: LedgerError) -> Self {
+        let status = match error {
+            LedgerError::Starved { needed, available } => {
+                return Self::short(bagualu_status::Starved, &error, needed, available);
+            }
+            LedgerError::NoSuchUnit { .. } => bagualu_status::NoSuchIndex,
+            LedgerError::NotPending { .. } => bagualu_status::NotPending,
+            LedgerError::StillLeaving { .. } => bagualu_status::StillLeaving,
+            _ => bagualu_status::Overflow,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<MitigateError> for Failure {
+    fn from(error: MitigateError) -> Self {
+        let status = match error {
+            MitigateError::Infeasible { least, limit } => {
+                return Self::short(bagualu_status::Infeasible, &error, least, limit);
+            }
+            MitigateError::HostInfeasible { least, limit } => {
+                return Self::short(bagualu_status::HostInfeasible, &error, least, limit);
+            }
+            MitigateError::HostUndecided { .. } => bagualu_status::Undecided,
+            MitigateError::OutOfCandidates { .. } => bagualu_status::OutOfCandidates,
+            MitigateError::PlansTooShort { .. } => bagualu_status::BufferTooSmall,
+            MitigateError::Refused { .. } => bagualu_status::InvalidValue,
+            MitigateError::Overflow => bagualu_status::Overflow,
+            _ => bagualu_status::Count,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<PlannerError> for Failure {
+    fn from(error: PlannerError) -> Self {
+        match error {
+            PlannerError::Mitigate(error) => error.into(),
+            PlannerError::Stage(error) => error.into(),
+            error => Self::new(bagualu_status::InvalidValue, error.to_string()),
+        }
+    }
+}
+
+impl From<ProvisionError> for Failure {
+    fn from(error: ProvisionError) -> Self {
+        match error {
+            ProvisionError::Infeasible { needed, available, .. } => {
+                Self::short(bagualu_status::Infeasible, &error, needed, available)
+            }
+            ProvisionError::Stage(error) => error.into(),
+            ProvisionError::Budget(error) => error.into(),
+            error => Self::new(bagualu_status::BadSchedule, error.to_string()),
+        }
+    }
+}
+
+impl From<ControllerError> for Failure {
+    fn from(error: ControllerError) -> Self {
+        let status = match error {
+            ControllerError::Schedule(error) => return error.into(),
+            ControllerError::Stage(error) => return error.into(),
+            ControllerError::Budget(error) => return error.into(),
+            ControllerError::Ledger(error) => return error.into(),
+            ControllerError::Planner(error) => return error.into(),
+            ControllerError::OutOfOrder { .. } => bagualu_status::OutOfOrder,
+            ControllerError::NoSuchLayer { .. } => bagualu_status::NoSuchIndex,
+            _ => bagualu_status::BadStage,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<InterleaveError> for Failure {
+    fn from(error: InterleaveError) -> Self {
+        let status = match error {
+            InterleaveError::Infeasible { needed_bytes, available_bytes } => {
+                return Self::short(bagualu_status::Infeasible, &error, needed_bytes, available_bytes);
+            }
+            InterleaveError::TooLong { .. } | InterleaveError::StorageTooSmall { .. } => {
+                bagualu_status::Count
+            }
+            InterleaveError::BaseOverflow { .. } | InterleaveError::Overflow { .. } => {
+                bagualu_status::Overflow
+            }
+            _ => bagualu_status::BadOrder,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<GroupError> for Failure {
+    fn from(error: GroupError) -> Self {
+        let status = match error {
+            GroupError::Budget(error) => return error.into(),
+            GroupError::Stage(error) => return error.into(),
+            GroupError::RowsOverflow { .. } => bagualu_status::Overflow,
+            GroupError::Mismatch { .. } | GroupError::ProfileLength { .. } => bagualu_status::Disagreement,
+            _ => bagualu_status::InvalidValue,
+        };
+        Self::new(status, error.to_string())
+    }
+}

@@ -1,0 +1,2170 @@
+/*
+ * libbagualu: activation memory that adapts per micro-batch while a Mixture-of-Experts model trains.
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * Made by `cargo xtask header` from the comments in ffi/src; changes belong there. A tutorial is in docs/c-api.md.
+ *
+ * Conventions, which hold for every function that does not say otherwise:
+ *
+ * - Errors. A function that can fail returns a bagualu_status: BAGUALU_STATUS_OK, which is 0, or why it failed. Then
+ *   nothing was written to its results, and bagualu_last_message() has a sentence for the user. The library never
+ *   prints, aborts or unwinds.
+ * - Pointers. Arguments are the object, then what is read, then what is written. A pointer may be NULL only where
+ *   that is said; NULL elsewhere is an error, not a crash. Arrays are read and written during the call only.
+ * - Handles. Pointers to opaque structs are handles: what _new, _read and _from_ functions make, the matching _free
+ *   ends, and _free of NULL does nothing. Handles are numbers, not addresses: one that was freed, belongs to another
+ *   object or was never made is an error, not a crash.
+ * - Structs. Those with a struct_size as first field may grow: set it to sizeof before every call, be they read
+ *   or written, and the rest to 0 where nothing is to be said. Fields of an older header keep their places. Other
+ *   structs never change.
+ * - Threads. A function that takes an object as const may run at the same time on several threads; any other needs it
+ *   alone, and finds out if it has it not (BAGUALU_STATUS_BUSY). Different objects are independent of each other.
+ * - Units are bytes, nanoseconds and rows. Indices count from 0. Texts are UTF-8.
+ */
+
+
+#ifndef BAGUALU_H
+#define BAGUALU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * Always kept and counted: block inputs, RNG state, the routing's layout.
+ */
+#define BAGUALU_TENSOR_BLOCK_INPUT 1
+
+/**
+ * The tensor may be offloaded.
+ */
+#define BAGUALU_TENSOR_OFFLOAD 2
+
+/**
+ * The tensor may be quantised: never an index, a mask or a parameter.
+ */
+#define BAGUALU_TENSOR_QUANTIZE 4
+
+/**
+ * The tensor is a cast copy of the one that `source` names.
+ */
+#define BAGUALU_TENSOR_HAS_SOURCE 8
+
+/**
+ * Major version of the header: a program built with another one must be built again.
+ */
+#define BAGUALU_VERSION_MAJOR 0
+
+/**
+ * Minor version of the header.
+ */
+#define BAGUALU_VERSION_MINOR 1
+
+/**
+ * Patch version of the header.
+ */
+#define BAGUALU_VERSION_PATCH 0
+
+/**
+ * Shares are equal (`bagualu_budget_new`, `bagualu_controller_config`): the paper's.
+ */
+#define BAGUALU_SHARE_EVEN 0
+
+/**
+ * Shares are in proportion to the expected demand of each unit.
+ */
+#define BAGUALU_SHARE_PROPORTIONAL 1
+
+/**
+ * Nothing is recomputed but what the plan says (`bagualu_provision`, `bagualu_decision`).
+ */
+#define BAGUALU_RECOMPUTE_LOCAL 0
+
+/**
+ * The whole MoE module is recomputed, by decision of the group.
+ */
+#define BAGUALU_RECOMPUTE_WHOLE_MOE 1
+
+/**
+ * Everything is recomputed whose recomputation needs a collective: static.
+ */
+#define BAGUALU_RECOMPUTE_FULL 2
+
+/**
+ * The shortest order, with a proven bound.
+ */
+#define BAGUALU_SCHEDULER_EXACT 0
+
+/**
+ * The paper's dynamic program.
+ */
+#define BAGUALU_SCHEDULER_PAPER 1
+
+/**
+ * Longest remaining work first.
+ */
+#define BAGUALU_SCHEDULER_LIST 2
+
+/**
+ * Chain of the forward operators of one micro-batch.
+ */
+#define BAGUALU_CHAIN_FORWARD 0
+
+/**
+ * Chain of the backward operators of another.
+ */
+#define BAGUALU_CHAIN_BACKWARD 1
+
+/**
+ * Chain of copies to the host.
+ */
+#define BAGUALU_CHAIN_OFFLOAD 2
+
+/**
+ * Chain of reloads, recomputations and casts back.
+ */
+#define BAGUALU_CHAIN_RECOVER 3
+
+/**
+ * The least added time, proven.
+ */
+#define BAGUALU_SELECTOR_EXACT 0
+
+/**
+ * The most bytes for an added nanosecond first.
+ */
+#define BAGUALU_SELECTOR_RATIO 1
+
+/**
+ * The paper's greedy rule.
+ */
+#define BAGUALU_SELECTOR_PAPER 2
+
+/**
+ * What a call came to: 0, or a number from 8200 on, which neither errno nor a bool is. Numbers stay for good; those of
+ * a status that is given up are not used again. What it was exactly is in `bagualu_last_message`.
+ */
+enum bagualu_status
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Done.
+     */
+    BAGUALU_STATUS_OK = 0,
+    /**
+     * A pointer is NULL that must not be.
+     */
+    BAGUALU_STATUS_NULL_POINTER = 8200,
+    /**
+     * A handle was never returned by this library.
+     */
+    BAGUALU_STATUS_INVALID_HANDLE = 8201,
+    /**
+     * A handle was freed.
+     */
+    BAGUALU_STATUS_FREED_HANDLE = 8202,
+    /**
+     * A handle of one object where another's is needed.
+     */
+    BAGUALU_STATUS_WRONG_HANDLE = 8203,
+    /**
+     * Another thread is in a call on the same object, or this one is, through a callback.
+     */
+    BAGUALU_STATUS_BUSY = 8204,
+    /**
+     * `struct_size` is not that of the struct, or the struct says what this version does not know.
+     */
+    BAGUALU_STATUS_STRUCT_SIZE = 8205,
+    /**
+     * A string or path is not UTF-8.
+     */
+    BAGUALU_STATUS_NOT_UTF8 = 8206,
+    /**
+     * A count is too large for what can be, or for this build.
+     */
+    BAGUALU_STATUS_COUNT = 8207,
+    /**
+     * A buffer is too small for the result.
+     */
+    BAGUALU_STATUS_BUFFER_TOO_SMALL = 8208,
+    /**
+     * A value is outside what its field takes.
+     */
+    BAGUALU_STATUS_INVALID_VALUE = 8209,
+    /**
+     * A pointer is not aligned as its type is.
+     */
+    BAGUALU_STATUS_MISALIGNED = 8210,
+    /**
+     * Sums of bytes or times pass 64 bits.
+     */
+    BAGUALU_STATUS_OVERFLOW = 8211,
+    /**
+     * An index names nothing.
+     */
+    BAGUALU_STATUS_NO_SUCH_INDEX = 8212,
+    /**
+     * An error in the library itself; the objects of that call can only be freed. Please report it.
+     */
+    BAGUALU_STATUS_PANIC = 8213,
+    /**
+     * A launch script, config or list of flags cannot be read.
+     */
+    BAGUALU_STATUS_READ = 8220,
+    /**
+     * What was read is no model that can be built.
+     */
+    BAGUALU_STATUS_MODEL = 8221,
+    /**
+     * A device is neither a preset nor described by the file given.
+     */
+    BAGUALU_STATUS_DEVICE_NAME = 8222,
+    /**
+     * A file cannot be opened or read.
+     */
+    BAGUALU_STATUS_FILE = 8223,
+    /**
+     * Nothing fits: `bagualu_last_shortage` says what would have to.
+     */
+    BAGUALU_STATUS_INFEASIBLE = 8240,
+    /**
+     * The device would do, the host memory for offloading does not.
+     */
+    BAGUALU_STATUS_HOST_INFEASIBLE = 8241,
+    /**
+     * Nothing within the limits was found, nor proven not to exist.
+     */
+    BAGUALU_STATUS_UNDECIDED = 8242,
+    /**
+     * The greedy rule ran out of candidates; use the exact one.
+     */
+    BAGUALU_STATUS_OUT_OF_CANDIDATES = 8243,
+    /**
+     * A layer's tensors and operators do not go together.
+     */
+    BAGUALU_STATUS_BAD_LAYER = 8244,
+    /**
+     * A rank's layers do not go together.
+     */
+    BAGUALU_STATUS_BAD_STAGE = 8245,
+    /**
+     * A pipeline or a list of events is no schedule.
+     */
+    BAGUALU_STATUS_BAD_SCHEDULE = 8246,
+    /**
+     * An order or a merge is not one of the problem's.
+     */
+    BAGUALU_STATUS_BAD_ORDER = 8247,
+    /**
+     * Ranks of a group do not agree.
+     */
+    BAGUALU_STATUS_DISAGREEMENT = 8248,
+    /**
+     * The call is not the one that the schedule has next.
+     */
+    BAGUALU_STATUS_OUT_OF_ORDER = 8260,
+    /**
+     * An operator cannot start even after every copy-out: something holds more than its limit.
+     */
+    BAGUALU_STATUS_STARVED = 8261,
+    /**
+     * More bytes are said to be copied out than there are.
+     */
+    BAGUALU_STATUS_NOT_PENDING = 8262,
+    /**
+     * A backward ended before its unit's copies did.
+     */
+    BAGUALU_STATUS_STILL_LEAVING = 8263,
+    /**
+     * A unit is not between its forward and its backward.
+     */
+    BAGUALU_STATUS_NOT_IN_FLIGHT = 8264,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum bagualu_status bagualu_status;
+#else
+typedef uint32_t bagualu_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * What is done with a saved tensor between forward and backward.
+ */
+enum bagualu_strategy
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Its bytes stay on the device.
+     */
+    BAGUALU_STRATEGY_KEEP = 0,
+    /**
+     * Dropped; its producer runs again before backward.
+     */
+    BAGUALU_STRATEGY_RECOMPUTE = 1,
+    /**
+     * Copied to the host, and back before backward.
+     */
+    BAGUALU_STRATEGY_OFFLOAD = 2,
+    /**
+     * Held in a narrower format, and cast back before backward.
+     */
+    BAGUALU_STRATEGY_QUANTIZE = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum bagualu_strategy bagualu_strategy;
+#else
+typedef uint32_t bagualu_strategy;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * What an operator occupies while it runs.
+ */
+enum bagualu_resource
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * The device's compute units.
+     */
+    BAGUALU_RESOURCE_COMPUTE = 0,
+    /**
+     * The links between devices.
+     */
+    BAGUALU_RESOURCE_COMMUNICATION = 1,
+    /**
+     * The device-to-host copy engine.
+     */
+    BAGUALU_RESOURCE_COPY_OUT = 2,
+    /**
+     * The host-to-device copy engine.
+     */
+    BAGUALU_RESOURCE_COPY_IN = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum bagualu_resource bagualu_resource;
+#else
+typedef uint32_t bagualu_resource;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * The ranks that meet in a collective. Sets of groups have bit `1 << (group - 1)`.
+ */
+enum bagualu_group
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * No collective.
+     */
+    BAGUALU_GROUP_NONE = 0,
+    /**
+     * Expert parallel.
+     */
+    BAGUALU_GROUP_EP = 1,
+    /**
+     * Tensor parallel, sequence parallel included.
+     */
+    BAGUALU_GROUP_TP = 2,
+    /**
+     * Context parallel.
+     */
+    BAGUALU_GROUP_CP = 3,
+    /**
+     * Pipeline parallel.
+     */
+    BAGUALU_GROUP_PP = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum bagualu_group bagualu_group;
+#else
+typedef uint32_t bagualu_group;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * How memory is divided among the micro-batches of one rank: Algorithm 1 of the paper.
+ *
+ * Made by `bagualu_budget_new`, freed by `bagualu_budget_free`. Functions that take it as `const` may run at the same
+ * time on several threads, all others one at a time.
+ */
+typedef struct bagualu_budget bagualu_budget;
+
+/**
+ * Decides for one pipeline rank, micro-batch by micro-batch, what to do with each saved tensor.
+ *
+ * Made by `bagualu_controller_from_model` or `bagualu_controller_from_stage`, freed by `bagualu_controller_free`. It owns all
+ * that it needs: model, stage and pipeline may be freed. No call allocates memory but those that make it. Functions
+ * that take it as `const` may run at the same time on several threads, all others one at a time.
+ *
+ * One iteration, in the order of `bagualu_controller_events`; names are those of the functions:
+ *
+ * forward of a unit   forward; for each layer: to_gate (until it may run), gate, may_start (until it may), layer_done;
+ *                     forward_done
+ * backward of a unit  backward; for each layer, last first: may_recover (until it may), recovered; backward_done
+ * at any time         copied_out, recover_early; after a forward: correct
+ */
+typedef struct bagualu_controller bagualu_controller;
+
+/**
+ * A model on its ranks: layer types, stages, micro-batches, bytes.
+ *
+ * Made by `bagualu_model_read`, freed by `bagualu_model_free`. It never changes: any number of threads may use it at once.
+ * Texts that it hands out are its own, and go with it.
+ */
+typedef struct bagualu_model bagualu_model;
+
+/**
+ * Orders the operators of a scheduling point so that copies and recomputation hide: §V-B of the paper.
+ *
+ * Made by `bagualu_scheduler_new`, freed by `bagualu_scheduler_free`. One call at a time; threads take one each.
+ */
+typedef struct bagualu_scheduler bagualu_scheduler;
+
+/**
+ * Chooses a strategy for each saved tensor of a micro-batch so that all fit: Algorithm 2 of the paper.
+ *
+ * Made by `bagualu_selector_new`, freed by `bagualu_selector_free`. One call at a time: it holds the working storage,
+ * about 2 MiB; threads take one each.
+ */
+typedef struct bagualu_selector bagualu_selector;
+
+/**
+ * A strategy for each saved tensor of a layer, as three sets (bit `1 << index`); a tensor in none of them is kept.
+ */
+typedef struct bagualu_layer_plan {
+    /**
+     * Tensors recomputed.
+     */
+    uint64_t recompute;
+    /**
+     * Tensors offloaded.
+     */
+    uint64_t offload;
+    /**
+     * Tensors quantised.
+     */
+    uint64_t quantize;
+} bagualu_layer_plan;
+
+/**
+ * How large problems may be in this build.
+ */
+typedef struct bagualu_build_limits {
+    /**
+     * sizeof(bagualu_build_limits), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Tensors of a layer.
+     */
+    size_t tensors;
+    /**
+     * Operators of a layer.
+     */
+    size_t ops;
+    /**
+     * Layers of a selection, and of a model chunk of a rank.
+     */
+    size_t layers;
+    /**
+     * Ranks of an expert-parallel group.
+     */
+    size_t ep_ranks;
+    /**
+     * Operators of one chain of a scheduling problem.
+     */
+    size_t chain;
+} bagualu_build_limits;
+
+/**
+ * What a model is read from, and what is given beside it. Exactly one of `text`, `path` and `preset` is not NULL, or none
+ * is and `flags` describe the model.
+ */
+typedef struct bagualu_model_config {
+    /**
+     * sizeof(bagualu_model_config), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * A launch script, a Hugging Face config.json, a run's YAML or a list of flags.
+     */
+    const char *text;
+    /**
+     * Bytes of `text`, which needs no NUL.
+     */
+    size_t text_length;
+    /**
+     * The path of such a file, UTF-8.
+     */
+    const char *path;
+    /**
+     * The name of a preset (`glm-423b-a30b`, `deepseek-v3`, …).
+     */
+    const char *preset;
+    /**
+     * The format, `script`, `hf`, `yaml` or `flags`; NULL: what the content says.
+     */
+    const char *format;
+    /**
+     * Arguments of a script.
+     */
+    const char *const *arguments;
+    /**
+     * How many.
+     */
+    size_t argument_count;
+    /**
+     * Variables of a script's environment, `NAME=VALUE`.
+     */
+    const char *const *variables;
+    /**
+     * How many.
+     */
+    size_t variable_count;
+    /**
+     * Megatron's flags, one word each, over those of the file.
+     */
+    const char *const *flags;
+    /**
+     * How many.
+     */
+    size_t flag_count;
+    /**
+     * Devices in all; 0: what the launcher or the preset says.
+     */
+    uint64_t gpus;
+    /**
+     * The name of a device preset; NULL: `dcu-64g`, unless there is a `device_path`.
+     */
+    const char *device;
+    /**
+     * The path of a device file (TOML), UTF-8.
+     */
+    const char *device_path;
+    /**
+     * Memory of the device, bytes; 0: the preset's.
+     */
+    uint64_t memory_bytes;
+    /**
+     * Memory set aside for fragmentation and workspace, bytes; 0: the preset's.
+     */
+    uint64_t margin_bytes;
+    /**
+     * Pinned host memory for each device, bytes; 0: the preset's.
+     */
+    uint64_t host_bytes;
+} bagualu_model_config;
+
+/**
+ * What a model has.
+ */
+typedef struct bagualu_model_info {
+    /**
+     * sizeof(bagualu_model_info), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Pipeline ranks.
+     */
+    uint32_t ranks;
+    /**
+     * Model chunks of a rank.
+     */
+    uint32_t chunks;
+    /**
+     * Micro-batches of an iteration.
+     */
+    uint32_t micro_batches;
+    /**
+     * Tokens of a micro-batch that a rank routes.
+     */
+    uint32_t tokens;
+    /**
+     * Rows that a rank's experts receive when all receive equally many, with all that padding may add.
+     */
+    uint32_t balanced_rows;
+    /**
+     * The most rows they can receive.
+     */
+    uint32_t most_rows;
+    /**
+     * Kinds of layers.
+     */
+    uint32_t types;
+    /**
+     * Notes (`bagualu_model_note`).
+     */
+    uint32_t notes;
+} bagualu_model_info;
+
+/**
+ * What a pipeline rank has, bytes.
+ */
+typedef struct bagualu_rank_info {
+    /**
+     * sizeof(bagualu_rank_info), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Device bytes for activations: memory less margin and static bytes.
+     */
+    uint64_t device_bytes;
+    /**
+     * Host bytes for offloaded tensors.
+     */
+    uint64_t host_bytes;
+    /**
+     * Weights, gradients, optimizer state and buffers.
+     */
+    uint64_t static_bytes;
+} bagualu_rank_info;
+
+/**
+ * A kind of layer.
+ */
+typedef struct bagualu_type_info {
+    /**
+     * sizeof(bagualu_type_info), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * `moe`, `dense`, `embedding`, `output`, …; the model's.
+     */
+    const char *name;
+    /**
+     * Tensors.
+     */
+    uint32_t tensors;
+    /**
+     * Operators.
+     */
+    uint32_t ops;
+    /**
+     * The set of tensors that some operator saves.
+     */
+    uint64_t saved;
+    /**
+     * The set of tensors that exist only because of routed rows.
+     */
+    uint64_t moe;
+    /**
+     * The set of operators that are the rank's own experts'.
+     */
+    uint64_t experts;
+    /**
+     * 1 if its rows come from a router, else 0.
+     */
+    uint32_t routed;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_type_info;
+
+/**
+ * Bytes: fixed + per_row · rows.
+ */
+typedef struct bagualu_bytes {
+    /**
+     * Bytes whatever the rows.
+     */
+    uint64_t fixed;
+    /**
+     * Bytes for each routed row.
+     */
+    uint64_t per_row;
+} bagualu_bytes;
+
+/**
+ * A tensor of a layer type: one storage.
+ */
+typedef struct bagualu_tensor_type {
+    /**
+     * Device bytes while it is kept.
+     */
+    struct bagualu_bytes bytes;
+    /**
+     * Device bytes while it is quantised, scales included (`BAGUALU_TENSOR_QUANTIZE`).
+     */
+    struct bagualu_bytes quantized;
+    /**
+     * `BAGUALU_TENSOR_…`, or-ed.
+     */
+    uint32_t flags;
+    /**
+     * Index of the tensor that this is a cast copy of (`BAGUALU_TENSOR_HAS_SOURCE`).
+     */
+    uint32_t source;
+} bagualu_tensor_type;
+
+/**
+ * A time: fixed_ns + per_row_ps · rows / 1000, rounded up.
+ */
+typedef struct bagualu_time {
+    /**
+     * Nanoseconds whatever the rows.
+     */
+    uint64_t fixed_ns;
+    /**
+     * Picoseconds for each routed row.
+     */
+    uint64_t per_row_ps;
+} bagualu_time;
+
+/**
+ * An operator of a layer type. Sets of tensors have bit `1 << index`.
+ */
+typedef struct bagualu_op_type {
+    /**
+     * Tensors it reads.
+     */
+    uint64_t reads;
+    /**
+     * Tensors it makes.
+     */
+    uint64_t makes;
+    /**
+     * Tensors it saves for its backward.
+     */
+    uint64_t saves;
+    /**
+     * Forward time.
+     */
+    struct bagualu_time forward;
+    /**
+     * Backward time.
+     */
+    struct bagualu_time backward;
+    /**
+     * Bytes needed only while its forward runs.
+     */
+    struct bagualu_bytes forward_work;
+    /**
+     * Bytes needed only while its backward runs.
+     */
+    struct bagualu_bytes backward_work;
+    /**
+     * What it occupies, a `bagualu_resource`.
+     */
+    uint32_t resource;
+    /**
+     * The group of its collective, a `bagualu_group`.
+     */
+    uint32_t collective;
+} bagualu_op_type;
+
+/**
+ * A forward or a backward of one unit: of one (micro-batch, model chunk).
+ */
+typedef struct bagualu_event {
+    /**
+     * The unit: chunk · micro-batches + micro-batch.
+     */
+    uint32_t unit;
+    /**
+     * 0: its forward, 1: its backward.
+     */
+    uint32_t backward;
+} bagualu_event;
+
+/**
+ * What a forward may hold, bytes.
+ */
+typedef struct bagualu_allowance {
+    /**
+     * sizeof(bagualu_allowance), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Capacity less what is held.
+     */
+    uint64_t free;
+    /**
+     * The hard bound: whoever stays below it never makes a later micro-batch infeasible.
+     */
+    uint64_t limit;
+    /**
+     * The share to plan to; at most the limit.
+     */
+    uint64_t quota;
+} bagualu_allowance;
+
+/**
+ * Where a budget stands, bytes.
+ */
+typedef struct bagualu_budget_state {
+    /**
+     * sizeof(bagualu_budget_state), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * What may be held.
+     */
+    uint64_t capacity;
+    /**
+     * What the units between forward and backward hold.
+     */
+    uint64_t held;
+    /**
+     * The most that they held so far.
+     */
+    uint64_t peak;
+    /**
+     * By how much they hold too much for some later forward to get its floor.
+     */
+    uint64_t deficit;
+} bagualu_budget_state;
+
+/**
+ * What is decided once, before training. Ranks of an expert-parallel group run with the same.
+ */
+typedef struct bagualu_provision {
+    /**
+     * sizeof(bagualu_provision), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * What is recomputed whatever the budget: `BAGUALU_RECOMPUTE_…`.
+     */
+    uint32_t recompute;
+    /**
+     * R*: a layer whose largest rows over the group exceed it is recomputed whole by all.
+     */
+    uint32_t row_threshold;
+    /**
+     * S*: above it the group splits the dispatch.
+     */
+    uint32_t dispatch_threshold;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+    /**
+     * Bytes kept free for what operators need while they run, at S*.
+     */
+    uint64_t work_bytes;
+    /**
+     * What held tensors may take, bytes.
+     */
+    uint64_t capacity_bytes;
+} bagualu_provision;
+
+/**
+ * How a controller plans. All zeros, or NULL in its place, is the default.
+ */
+typedef struct bagualu_controller_config {
+    /**
+     * sizeof(bagualu_controller_config), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * How memory is divided: `BAGUALU_SHARE_…`.
+     */
+    uint32_t share;
+    /**
+     * 1 if a forward and a backward run together, else 0.
+     */
+    uint32_t fused;
+    /**
+     * Partial selections that a plan's search keeps; 0: all there is room for.
+     */
+    uint32_t node_limit;
+    /**
+     * A plan's search ends this close to the proven bound, millionths of the added time; 0: 10000.
+     */
+    uint32_t tolerance_ppm;
+    /**
+     * Rows are planned in steps of this many; 0: a sixteenth of the balanced rows.
+     */
+    uint32_t row_granule;
+    /**
+     * Load up to which no dispatch should be split, thousandths of the balanced rows; 0: 2600.
+     */
+    uint32_t spike_permille;
+    /**
+     * Load up to which no whole MoE module should be recomputed, thousandths; 0: 1200.
+     */
+    uint32_t usual_permille;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+    /**
+     * Limits are planned for in steps of this many bytes; 0: a 1024th of the capacity.
+     */
+    uint64_t byte_granule;
+    /**
+     * Bytes held back for errors of the model.
+     */
+    uint64_t slack_bytes;
+    /**
+     * Trade-offs of layers remembered; 0: 64. At least two for each layer type.
+     */
+    size_t fronts;
+    /**
+     * Points of each; 0: 1024.
+     */
+    size_t points;
+    /**
+     * Plans remembered; 0: 1024.
+     */
+    size_t plans;
+    /**
+     * The static decisions that the group has agreed upon; NULL: this rank's own.
+     */
+    const struct bagualu_provision *provision;
+} bagualu_controller_config;
+
+/**
+ * A layer type: what one layer runs and saves, as a function of its routed rows.
+ */
+typedef struct bagualu_layer_type {
+    /**
+     * Its tensors; read during the call.
+     */
+    const struct bagualu_tensor_type *tensors;
+    /**
+     * How many.
+     */
+    size_t tensor_count;
+    /**
+     * Its operators in program order; read during the call.
+     */
+    const struct bagualu_op_type *ops;
+    /**
+     * How many.
+     */
+    size_t op_count;
+    /**
+     * The set of tensors that exist only because of routed rows.
+     */
+    uint64_t moe;
+    /**
+     * The set of operators that are the rank's own experts' (bit `1 << index`).
+     */
+    uint64_t experts;
+    /**
+     * 1 if its rows come from a router, else 0.
+     */
+    uint32_t routed;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_layer_type;
+
+/**
+ * The layers of a model chunk.
+ */
+typedef struct bagualu_chunk {
+    /**
+     * The type of each layer, in program order.
+     */
+    const uint16_t *types;
+    /**
+     * How many layers.
+     */
+    size_t count;
+} bagualu_chunk;
+
+/**
+ * A roofline: a transfer takes max(size, size_bytes) / bytes_per_s.
+ */
+typedef struct bagualu_knee {
+    /**
+     * Bytes below which the launch dominates.
+     */
+    uint64_t size_bytes;
+    /**
+     * Bytes per second; 0: the device cannot do this.
+     */
+    uint64_t bytes_per_s;
+} bagualu_knee;
+
+/**
+ * The rooflines of a device's copies and casts.
+ */
+typedef struct bagualu_rooflines {
+    /**
+     * Device to host.
+     */
+    struct bagualu_knee copy_out;
+    /**
+     * Host to device.
+     */
+    struct bagualu_knee copy_in;
+    /**
+     * To the narrow format; bytes are the tensor's.
+     */
+    struct bagualu_knee cast;
+    /**
+     * Back.
+     */
+    struct bagualu_knee uncast;
+} bagualu_rooflines;
+
+/**
+ * A pipeline rank: its layers and its device. Equal on all ranks of an expert-parallel group. All arrays are read during
+ * the call and copied.
+ */
+typedef struct bagualu_stage {
+    /**
+     * sizeof(bagualu_stage), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Layer types.
+     */
+    const struct bagualu_layer_type *types;
+    /**
+     * How many.
+     */
+    size_t type_count;
+    /**
+     * The model chunks: as many as the pipeline has.
+     */
+    const struct bagualu_chunk *chunks;
+    /**
+     * How many.
+     */
+    size_t chunk_count;
+    /**
+     * The device's copies and casts.
+     */
+    struct bagualu_rooflines rooflines;
+    /**
+     * Device bytes for activations: its memory less weights, gradients, optimizer state, buffers and margin.
+     */
+    uint64_t device_bytes;
+    /**
+     * Host bytes for offloaded tensors.
+     */
+    uint64_t host_bytes;
+    /**
+     * Rows that this rank's experts receive when all receive equally many; at least 1.
+     */
+    uint32_t balanced_rows;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_stage;
+
+/**
+ * A pipeline rank's place and work in one iteration, under Megatron's schedules.
+ */
+typedef struct bagualu_pipeline {
+    /**
+     * sizeof(bagualu_pipeline), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Pipeline ranks.
+     */
+    uint32_t ranks;
+    /**
+     * This rank, from 0.
+     */
+    uint32_t rank;
+    /**
+     * Micro-batches of an iteration.
+     */
+    uint32_t micro_batches;
+    /**
+     * Model chunks of a rank; 0 and 1: no interleaving.
+     */
+    uint32_t chunks;
+    /**
+     * Micro-batches that pass one chunk before the next one's turn; 0: as many as ranks.
+     */
+    uint32_t group_size;
+    /**
+     * 1 if expert-parallel communication overlaps, else 0.
+     */
+    uint32_t overlap;
+} bagualu_pipeline;
+
+/**
+ * Where a controller stands. Bytes.
+ */
+typedef struct bagualu_controller_state {
+    /**
+     * sizeof(bagualu_controller_state), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * On the device now, work not included.
+     */
+    uint64_t current_bytes;
+    /**
+     * Of these, leaving by copies that have not ended.
+     */
+    uint64_t pending_bytes;
+    /**
+     * The most on the device at once so far in this iteration, work included.
+     */
+    uint64_t peak_bytes;
+    /**
+     * What the device has for activations.
+     */
+    uint64_t device_bytes;
+    /**
+     * What the units between forward and backward hold.
+     */
+    uint64_t held_bytes;
+    /**
+     * What they may.
+     */
+    uint64_t capacity_bytes;
+    /**
+     * What they hold in the host pool.
+     */
+    uint64_t host_held_bytes;
+    /**
+     * What they may there.
+     */
+    uint64_t host_bytes;
+    /**
+     * A fingerprint of every decision so far, and of profile and budgets: compare it among ranks that must agree.
+     */
+    uint64_t fingerprint;
+    /**
+     * Plans looked up, and found.
+     */
+    uint64_t plan_hits;
+    /**
+     * Plans looked up in vain.
+     */
+    uint64_t plan_misses;
+    /**
+     * Layers' trade-offs looked up, and found.
+     */
+    uint64_t front_hits;
+    /**
+     * Layers' trade-offs looked up in vain.
+     */
+    uint64_t front_misses;
+} bagualu_controller_state;
+
+/**
+ * What the gate of a layer says.
+ */
+typedef struct bagualu_gate {
+    /**
+     * sizeof(bagualu_gate), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Rows that this rank's experts receive; 0 for a layer without a router.
+     */
+    uint32_t rows;
+    /**
+     * 1 if the group recomputes the whole MoE module, else 0.
+     */
+    uint32_t whole_moe;
+    /**
+     * In how many parts the group splits the dispatch; 0 and 1: no split.
+     */
+    uint32_t dispatch_chunks;
+    /**
+     * 1 if `granted_bytes` counts, else 0.
+     */
+    uint32_t has_grant;
+    /**
+     * Bytes that the micro-batch may hold up to and including this layer, where the group's rule grants them.
+     */
+    uint64_t granted_bytes;
+} bagualu_gate;
+
+/**
+ * What is done with one layer of one micro-batch.
+ */
+typedef struct bagualu_decision {
+    /**
+     * sizeof(bagualu_decision), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * A strategy for each saved tensor.
+     */
+    struct bagualu_layer_plan plan;
+    /**
+     * Device bytes held until backward.
+     */
+    uint64_t held_bytes;
+    /**
+     * Bytes copied out after the layer, on the device until then.
+     */
+    uint64_t offload_bytes;
+    /**
+     * Bytes needed only while the layer runs.
+     */
+    uint64_t work_bytes;
+    /**
+     * What is recomputed whatever the budget: `BAGUALU_RECOMPUTE_…`.
+     */
+    uint32_t recompute;
+    /**
+     * In how many parts the group splits the dispatch.
+     */
+    uint32_t dispatch_chunks;
+    /**
+     * In how many row chunks this rank runs its experts.
+     */
+    uint32_t expert_chunks;
+    /**
+     * 1 if the real rows changed the plan made before the forward, else 0.
+     */
+    uint32_t replanned;
+} bagualu_decision;
+
+/**
+ * Kept tensors that are offloaded after all.
+ */
+typedef struct bagualu_correction {
+    /**
+     * sizeof(bagualu_correction), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * The set of tensors to copy out now; 0: none.
+     */
+    uint64_t tensors;
+    /**
+     * Their bytes: report them by `bagualu_controller_copied_out` when they have left.
+     */
+    uint64_t bytes;
+    /**
+     * The unit.
+     */
+    uint32_t unit;
+    /**
+     * Its layer.
+     */
+    uint32_t layer;
+} bagualu_correction;
+
+/**
+ * How a scheduler searches. All zeros, or NULL in its place, is the default.
+ */
+typedef struct bagualu_scheduler_config {
+    /**
+     * sizeof(bagualu_scheduler_config), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * `BAGUALU_SCHEDULER_…`.
+     */
+    uint32_t method;
+    /**
+     * States kept, about 120 bytes each; 0: 4096, which is enough for most scheduling points. At most 2^20.
+     */
+    uint32_t states;
+    /**
+     * States expanded by the exact search; 0: no limit but their number.
+     */
+    uint32_t node_limit;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_scheduler_config;
+
+/**
+ * An operator of a chain.
+ */
+typedef struct bagualu_chain_op {
+    /**
+     * Run time, ns.
+     */
+    uint64_t ns;
+    /**
+     * Device bytes it takes when it starts.
+     */
+    uint64_t alloc_bytes;
+    /**
+     * Device bytes it gives back when it ends.
+     */
+    uint64_t free_bytes;
+    /**
+     * What it occupies, a `bagualu_resource`.
+     */
+    uint32_t resource;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_chain_op;
+
+/**
+ * The four chains of a scheduling point and the memory they share. Arrays are read during the call.
+ */
+typedef struct bagualu_chains {
+    /**
+     * sizeof(bagualu_chains), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * The operators of each chain, indexed by `BAGUALU_CHAIN_…`.
+     */
+    const struct bagualu_chain_op *ops[4];
+    /**
+     * How many there are.
+     */
+    size_t counts[4];
+    /**
+     * Bytes in use before the first operator.
+     */
+    uint64_t base_bytes;
+    /**
+     * Bytes never to be passed.
+     */
+    uint64_t capacity_bytes;
+    /**
+     * The order of forward and backward operators among each other (`BAGUALU_CHAIN_FORWARD` or `…_BACKWARD`, one for each
+     * operator), where the group has fixed it; NULL where it is free.
+     */
+    const uint32_t *merge;
+    /**
+     * Elements of `merge`.
+     */
+    size_t merge_count;
+} bagualu_chains;
+
+/**
+ * An element of an order: an operator by its chain and its place in it.
+ */
+typedef struct bagualu_step {
+    /**
+     * `BAGUALU_CHAIN_…`.
+     */
+    uint32_t chain;
+    /**
+     * Place in the chain, from 0.
+     */
+    uint32_t index;
+} bagualu_step;
+
+/**
+ * What an order is worth.
+ */
+typedef struct bagualu_solution {
+    /**
+     * sizeof(bagualu_solution), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * End of the last operator, ns.
+     */
+    uint64_t makespan_ns;
+    /**
+     * No order is shorter, ns: proven.
+     */
+    uint64_t lower_bound_ns;
+    /**
+     * The most bytes in use at any time, the base included.
+     */
+    uint64_t peak_bytes;
+    /**
+     * 1 if no order is shorter, else 0.
+     */
+    uint32_t optimal;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_solution;
+
+/**
+ * How a selector searches. All zeros, or NULL in its place, is the default.
+ */
+typedef struct bagualu_selector_config {
+    /**
+     * sizeof(bagualu_selector_config), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * `BAGUALU_SELECTOR_…`.
+     */
+    uint32_t method;
+    /**
+     * Partial selections that the exact search keeps; 0: all it has room for.
+     */
+    uint32_t node_limit;
+    /**
+     * The exact search ends this close to the proven bound, millionths of the added time; 0: at the optimum.
+     */
+    uint32_t tolerance_ppm;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_selector_config;
+
+/**
+ * A tensor of a layer at known rows.
+ */
+typedef struct bagualu_tensor {
+    /**
+     * Device bytes while it is kept.
+     */
+    uint64_t bytes;
+    /**
+     * Copy to the host, ns (`BAGUALU_TENSOR_OFFLOAD`).
+     */
+    uint64_t copy_out_ns;
+    /**
+     * Copy back, ns.
+     */
+    uint64_t copy_in_ns;
+    /**
+     * Cast to the narrow format, ns (`BAGUALU_TENSOR_QUANTIZE`).
+     */
+    uint64_t cast_ns;
+    /**
+     * Cast back, ns.
+     */
+    uint64_t uncast_ns;
+    /**
+     * Device bytes while it is quantised, scales included.
+     */
+    uint64_t quantized_bytes;
+    /**
+     * `BAGUALU_TENSOR_…`, or-ed.
+     */
+    uint32_t flags;
+    /**
+     * Index of the tensor that this is a cast copy of (`BAGUALU_TENSOR_HAS_SOURCE`).
+     */
+    uint32_t source;
+} bagualu_tensor;
+
+/**
+ * An operator of a layer at known rows. Sets of tensors have bit `1 << index`.
+ */
+typedef struct bagualu_op {
+    /**
+     * Tensors it reads.
+     */
+    uint64_t reads;
+    /**
+     * Tensors it makes.
+     */
+    uint64_t makes;
+    /**
+     * Tensors it saves for its backward.
+     */
+    uint64_t saves;
+    /**
+     * Forward time, ns: what running it again costs.
+     */
+    uint64_t forward_ns;
+    /**
+     * The group of its collective, a `bagualu_group`.
+     */
+    uint32_t collective;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_op;
+
+/**
+ * One layer of a selection, at known rows.
+ */
+typedef struct bagualu_layer {
+    /**
+     * Its tensors; read during the call.
+     */
+    const struct bagualu_tensor *tensors;
+    /**
+     * How many.
+     */
+    size_t tensor_count;
+    /**
+     * Its operators; read during the call.
+     */
+    const struct bagualu_op *ops;
+    /**
+     * How many.
+     */
+    size_t op_count;
+} bagualu_layer;
+
+/**
+ * One selection: what the layers may hold.
+ */
+typedef struct bagualu_selection_limits {
+    /**
+     * sizeof(bagualu_selection_limits), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Device bytes of all layers together.
+     */
+    uint64_t bytes;
+    /**
+     * Host bytes of all offloaded tensors; UINT64_MAX for no limit.
+     */
+    uint64_t host_bytes;
+    /**
+     * Groups whose collectives a recomputation may run again: bits `1 << (group - 1)` of `bagualu_group`.
+     */
+    uint32_t allow_collectives;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_selection_limits;
+
+/**
+ * What a selection holds and costs.
+ */
+typedef struct bagualu_selection {
+    /**
+     * sizeof(bagualu_selection), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Device bytes held.
+     */
+    uint64_t bytes;
+    /**
+     * Host bytes held.
+     */
+    uint64_t host_bytes;
+    /**
+     * Time added to forward and backward together, ns.
+     */
+    uint64_t added_ns;
+    /**
+     * At most this much of it could be saved, ns: proven.
+     */
+    uint64_t gap_ns;
+    /**
+     * 1 if no selection within the limits is better, else 0.
+     */
+    uint32_t optimal;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_selection;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Writes the rows that each of `ranks` expert-parallel ranks receives, from the count matrix `[sources, experts]` that
+ * the all-to-all dispatcher gathers on every rank. Experts are placed in order, experts / ranks on each rank.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - `counts` is NULL or as long as `count_count`; `rows` is NULL or has room for `ranks`.
+ */
+bagualu_status bagualu_group_rows(const uint32_t *counts,
+                                  size_t count_count,
+                                  size_t experts,
+                                  uint32_t *rows,
+                                  size_t ranks);
+
+/**
+ * The group's decision for one layer of one micro-batch, from the rows of all its ranks and its smallest thresholds
+ * (`bagualu_provision`): what `bagualu_gate` takes as `whole_moe` and `dispatch_chunks`.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - `rows` is NULL or as long as `ranks`; the others are NULL or may be written.
+ */
+bagualu_status bagualu_group_decide(const uint32_t *rows,
+                                    size_t ranks,
+                                    uint32_t row_threshold,
+                                    uint32_t dispatch_threshold,
+                                    uint32_t *whole_moe,
+                                    uint32_t *dispatch_chunks);
+
+/**
+ * Writes the `bagualu_strategy` of the first `count` tensors of a layer into `strategies`, one byte each.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - `plan` is NULL or a plan; `strategies` is NULL or has room for `count`.
+ */
+bagualu_status bagualu_layer_plan_strategies(const struct bagualu_layer_plan *plan,
+                                             uint8_t *strategies,
+                                             size_t count);
+
+/**
+ * Writes the strategy of one tensor, a `bagualu_strategy`.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - `plan` is NULL or a plan; `strategy` is NULL or may be written.
+ */
+bagualu_status bagualu_layer_plan_strategy(const struct bagualu_layer_plan *plan,
+                                           size_t tensor,
+                                           uint32_t *strategy);
+
+/**
+ * The version of the library that is loaded, as `"0.1.0"`.
+ *
+ * The text is static. Thread-safe.
+ */
+const char *bagualu_version(void);
+
+/**
+ * The same as a number: major · 1000000 + minor · 1000 + patch.
+ *
+ * Thread-safe.
+ */
+uint32_t bagualu_version_number(void);
+
+/**
+ * Writes the limits of this build.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - `out` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_library_limits(struct bagualu_build_limits *out);
+
+/**
+ * The message of the call on this thread that failed last: one sentence of UTF-8 with a NUL behind it, which says
+ * what is wrong, with which value, and what to do.
+ *
+ * `length`, where it is not NULL, receives its bytes without the NUL. The text is the library's and stays until
+ * the next call on this thread that fails; a call that succeeds leaves it. Empty, and never NULL, if none has failed.
+ *
+ * Thread-safe: every thread has its own.
+ *
+ * The caller sees to it that:
+ * - `length` is NULL or may be written.
+ */
+const char *bagualu_last_message(size_t *length);
+
+/**
+ * Bytes that the call on this thread that failed last needed, and those there were.
+ *
+ * Returns 1 and writes both where it failed for want of memory (`BAGUALU_STATUS_INFEASIBLE`,
+ * `BAGUALU_STATUS_OUT_OF_MEMORY`, …); else returns 0 and writes nothing. Either pointer may be NULL.
+ *
+ * Thread-safe: every thread has its own.
+ *
+ * The caller sees to it that:
+ * - Pointers are NULL or may be written.
+ */
+uint32_t bagualu_last_shortage(uint64_t *needed, uint64_t *available);
+
+/**
+ * Reads a model. Files are read, never run.
+ *
+ * Thread-safe. Everything is copied. `*model` is the caller's, to be freed by `bagualu_model_free`.
+ *
+ * The caller sees to it that:
+ * - `config` is NULL or a struct with its `struct_size` set; its texts are NULL or end with NUL, `text` has `text_length`
+ *   bytes, arrays are as long as their counts; `model` is NULL or may be written.
+ */
+bagualu_status bagualu_model_read(const struct bagualu_model_config *config,
+                                  struct bagualu_model **model);
+
+/**
+ * Frees a model; NULL is nothing.
+ */
+bagualu_status bagualu_model_free(struct bagualu_model *model);
+
+/**
+ * Writes what a model has.
+ *
+ * The caller sees to it that:
+ * - `info` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_model_describe(const struct bagualu_model *model, struct bagualu_model_info *info);
+
+/**
+ * What was said when the model was read: what may change memory and is not modelled. `text` receives one sentence,
+ * the model's; notes count from 0 (`bagualu_model_info.notes`).
+ *
+ * The caller sees to it that:
+ * - `text` is NULL or may be written.
+ */
+bagualu_status bagualu_model_note(const struct bagualu_model *model,
+                                  size_t note,
+                                  const char **text);
+
+/**
+ * Writes what pipeline rank `rank` has.
+ *
+ * The caller sees to it that:
+ * - `info` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_model_rank(const struct bagualu_model *model,
+                                  size_t rank,
+                                  struct bagualu_rank_info *info);
+
+/**
+ * Writes what a kind of layer has.
+ *
+ * The caller sees to it that:
+ * - `info` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_model_type(const struct bagualu_model *model,
+                                  size_t layer_type,
+                                  struct bagualu_type_info *info);
+
+/**
+ * Writes a tensor of a kind of layer; `name`, which may be NULL, receives its name, the model's.
+ *
+ * The caller sees to it that:
+ * - Pointers are NULL or may be written.
+ */
+bagualu_status bagualu_model_tensor(const struct bagualu_model *model,
+                                    size_t layer_type,
+                                    size_t tensor,
+                                    struct bagualu_tensor_type *info,
+                                    const char **name);
+
+/**
+ * Writes an operator of a kind of layer; `name`, which may be NULL, receives its name, the model's.
+ *
+ * The caller sees to it that:
+ * - Pointers are NULL or may be written.
+ */
+bagualu_status bagualu_model_op(const struct bagualu_model *model,
+                                size_t layer_type,
+                                size_t op,
+                                struct bagualu_op_type *info,
+                                const char **name);
+
+/**
+ * Makes a budget of `capacity` bytes for a schedule.
+ *
+ * `events` are the schedule's, in order; `floors[u]` is what unit u holds at least, `demands[u]` what it is expected to
+ * hold (may be NULL: its floor), for `unit_count` units. All are copied.
+ *
+ * `BAGUALU_STATUS_INFEASIBLE` if the floors alone do not fit.
+ *
+ * Thread-safe. `*budget` is the caller's, to be freed by `bagualu_budget_free`.
+ *
+ * The caller sees to it that:
+ * - Each array is NULL or as long as its count; `budget` is NULL or may be written.
+ */
+bagualu_status bagualu_budget_new(uint64_t capacity,
+                                  uint32_t share,
+                                  const struct bagualu_event *events,
+                                  size_t event_count,
+                                  const uint64_t *floors,
+                                  const uint64_t *demands,
+                                  size_t unit_count,
+                                  struct bagualu_budget **budget);
+
+/**
+ * Frees a budget; NULL is nothing.
+ */
+bagualu_status bagualu_budget_free(struct bagualu_budget *budget);
+
+/**
+ * What the next event's forward may hold.
+ *
+ * The caller sees to it that:
+ * - `allowance` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_budget_forward(const struct bagualu_budget *budget,
+                                      struct bagualu_allowance *allowance);
+
+/**
+ * Records what the next event's forward holds, measured or planned. More than its limit is accepted: later limits
+ * then shrink, and may fall below their floors.
+ */
+bagualu_status bagualu_budget_launch(struct bagualu_budget *budget,
+                                     uint64_t held);
+
+/**
+ * Records the next event's backward; `freed`, which may be NULL, receives what its unit held.
+ *
+ * The caller sees to it that:
+ * - `freed` is NULL or may be written.
+ */
+bagualu_status bagualu_budget_release(struct bagualu_budget *budget, uint64_t *freed);
+
+/**
+ * Sets what `unit`, between its forward and its backward, holds.
+ */
+bagualu_status bagualu_budget_hold(struct bagualu_budget *budget, uint32_t unit, uint64_t held);
+
+/**
+ * Starts the iteration again with the same floors.
+ */
+bagualu_status bagualu_budget_restart(struct bagualu_budget *budget);
+
+/**
+ * Writes where a budget stands.
+ *
+ * The caller sees to it that:
+ * - `state` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_budget_read(const struct bagualu_budget *budget, struct bagualu_budget_state *state);
+
+/**
+ * By how much `unit`, between its forward and its backward, may grow with every later limit still at least its floor.
+ *
+ * The caller sees to it that:
+ * - `bytes` is NULL or may be written.
+ */
+bagualu_status bagualu_budget_headroom(const struct bagualu_budget *budget,
+                                       uint32_t unit,
+                                       uint64_t *bytes);
+
+/**
+ * Makes the controller of one pipeline rank of a model. `config` may be NULL.
+ *
+ * `BAGUALU_STATUS_INFEASIBLE` if even full recomputation does not fit; `bagualu_last_shortage` then has the bytes.
+ *
+ * Thread-safe. `*controller` is the caller's, to be freed by `bagualu_controller_free`.
+ *
+ * The caller sees to it that:
+ * - `config` is NULL or a struct with its `struct_size` set; `controller` is NULL or may be written.
+ */
+bagualu_status bagualu_controller_from_model(const struct bagualu_model *model,
+                                             uint32_t rank,
+                                             const struct bagualu_controller_config *config,
+                                             struct bagualu_controller **controller);
+
+/**
+ * Makes the controller of a pipeline rank that arrays describe. `config` may be NULL.
+ *
+ * `BAGUALU_STATUS_INFEASIBLE` if even full recomputation does not fit; `bagualu_last_shortage` then has the bytes.
+ *
+ * Thread-safe. Everything is copied. `*controller` is the caller's, to be freed by `bagualu_controller_free`.
+ *
+ * The caller sees to it that:
+ * - Structs are NULL or have their `struct_size` set, and arrays as long as their counts; `controller` is NULL or may be
+ *   written.
+ */
+bagualu_status bagualu_controller_from_stage(const struct bagualu_stage *stage,
+                                             const struct bagualu_pipeline *pipeline,
+                                             const struct bagualu_controller_config *config,
+                                             struct bagualu_controller **controller);
+
+/**
+ * Frees a controller; NULL is nothing.
+ */
+bagualu_status bagualu_controller_free(struct bagualu_controller *controller);
+
+/**
+ * Writes the static decisions.
+ *
+ * The caller sees to it that:
+ * - `provision` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_controller_provision(const struct bagualu_controller *controller,
+                                            struct bagualu_provision *provision);
+
+/**
+ * Writes the events of an iteration in order; as `bagualu_pipeline_events`.
+ *
+ * The caller sees to it that:
+ * - `events` is NULL or has room for `capacity`; `count` is NULL or may be written.
+ */
+bagualu_status bagualu_controller_events(const struct bagualu_controller *controller,
+                                         struct bagualu_event *events,
+                                         size_t capacity,
+                                         size_t *count);
+
+/**
+ * Writes the type of each layer of a unit, in program order.
+ *
+ * `count` always receives their number; if `capacity` is smaller, nothing else is written and the status is
+ * `BAGUALU_STATUS_BUFFER_TOO_SMALL`.
+ *
+ * The caller sees to it that:
+ * - `types` is NULL or has room for `capacity`; `count` is NULL or may be written.
+ */
+bagualu_status bagualu_controller_layers(const struct bagualu_controller *controller,
+                                         uint32_t unit,
+                                         uint16_t *types,
+                                         size_t capacity,
+                                         size_t *count);
+
+/**
+ * Writes where a controller stands.
+ *
+ * The caller sees to it that:
+ * - `state` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_controller_read(const struct bagualu_controller *controller,
+                                       struct bagualu_controller_state *state);
+
+/**
+ * The forward of `unit` starts: its layers are planned at the rows expected. `allowance` may be NULL.
+ *
+ * The caller sees to it that:
+ * - `allowance` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_controller_forward(struct bagualu_controller *controller,
+                                          uint32_t unit,
+                                          struct bagualu_allowance *allowance);
+
+/**
+ * Whether the operators before the next layer's gate may start: `wait_bytes` receives 0 if so, else the bytes that
+ * copies to the host must free first.
+ *
+ * The caller sees to it that:
+ * - `wait_bytes` is NULL or may be written.
+ */
+bagualu_status bagualu_controller_to_gate(struct bagualu_controller *controller,
+                                          uint64_t *wait_bytes);
+
+/**
+ * The gate of `layer` has run (`gate` may be NULL for a layer without a router): the plan is checked against the real
+ * rows, changed where it does not fit, and written.
+ *
+ * The caller sees to it that:
+ * - `gate` is NULL or a struct with its `struct_size` set; so is `decision`.
+ */
+bagualu_status bagualu_controller_gate(struct bagualu_controller *controller,
+                                       size_t layer,
+                                       const struct bagualu_gate *gate,
+                                       struct bagualu_decision *decision);
+
+/**
+ * Whether the layer decided last may start: `wait_bytes` receives 0 if so, and its bytes are counted; else the bytes
+ * that copies to the host must free first.
+ *
+ * A layer that could never start whole runs its experts in row chunks: `bagualu_controller_decided` has what stands.
+ *
+ * The caller sees to it that:
+ * - `wait_bytes` is NULL or may be written.
+ */
+bagualu_status bagualu_controller_may_start(struct bagualu_controller *controller,
+                                            uint64_t *wait_bytes);
+
+/**
+ * The layer has run; its offloaded tensors are copied out now: `offload_bytes` (may be NULL) of them.
+ *
+ * The caller sees to it that:
+ * - `offload_bytes` is NULL or may be written.
+ */
+bagualu_status bagualu_controller_layer_done(struct bagualu_controller *controller, uint64_t *offload_bytes);
+
+/**
+ * The forward has ended; `measured` is what it really holds, NULL if that was not measured.
+ *
+ * The caller sees to it that:
+ * - `measured` is NULL or may be read.
+ */
+bagualu_status bagualu_controller_forward_done(struct bagualu_controller *controller,
+                                               const uint64_t *measured);
+
+/**
+ * A copy of `bytes` of `unit` to the host has ended.
+ */
+bagualu_status bagualu_controller_copied_out(struct bagualu_controller *controller,
+                                             uint32_t unit,
+                                             uint64_t bytes);
+
+/**
+ * Asks to bring back, before its backward, all of `unit` that needs no collective: `granted` receives 1 if it may be.
+ *
+ * The caller sees to it that:
+ * - `granted` is NULL or may be written.
+ */
+bagualu_status bagualu_controller_recover_early(struct bagualu_controller *controller,
+                                                uint32_t unit,
+                                                uint32_t *granted);
+
+/**
+ * The backward of `unit` starts.
+ */
+bagualu_status bagualu_controller_backward(struct bagualu_controller *controller, uint32_t unit);
+
+/**
+ * Whether `layer` of the backward under way may be recovered and run: `wait_bytes` receives 0 if so, else the bytes that
+ * must be freed first.
+ *
+ * The caller sees to it that:
+ * - `wait_bytes` is NULL or may be written.
+ */
+bagualu_status bagualu_controller_may_recover(struct bagualu_controller *controller,
+                                              size_t layer,
+                                              uint64_t *wait_bytes);
+
+/**
+ * The layer's backward has ended.
+ */
+bagualu_status bagualu_controller_recovered(struct bagualu_controller *controller);
+
+/**
+ * The backward has ended: nothing of its unit is left.
+ */
+bagualu_status bagualu_controller_backward_done(struct bagualu_controller *controller);
+
+/**
+ * What to offload because something holds more than its limit; `correction->tensors` is 0 if nothing. Call it after a
+ * forward until it is.
+ *
+ * The caller sees to it that:
+ * - `correction` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_controller_correct(struct bagualu_controller *controller,
+                                          struct bagualu_correction *correction);
+
+/**
+ * What was decided for a layer of a unit between its forward and its backward; `replanned` is 0.
+ *
+ * The caller sees to it that:
+ * - `decision` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_controller_decided(const struct bagualu_controller *controller,
+                                          uint32_t unit,
+                                          size_t layer,
+                                          struct bagualu_decision *decision);
+
+/**
+ * Starts the next iteration; everything of the last one must have ended.
+ */
+bagualu_status bagualu_controller_restart(struct bagualu_controller *controller);
+
+/**
+ * Forgets the iteration under way, for a program that has freed everything of it.
+ */
+bagualu_status bagualu_controller_abandon(struct bagualu_controller *controller);
+
+/**
+ * Writes the schedule's events, 2 · micro-batches · chunks of them, in order.
+ *
+ * `count`, which must not be NULL, always receives their number if the pipeline is right; if `capacity` is smaller,
+ * nothing else is written and the status is `BAGUALU_STATUS_BUFFER_TOO_SMALL`.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - `pipeline` is NULL or a struct with its `struct_size` set; `events` is NULL or has room for `capacity`;
+ *   `count` is NULL or may be written.
+ */
+bagualu_status bagualu_pipeline_events(const struct bagualu_pipeline *pipeline,
+                                       struct bagualu_event *events,
+                                       size_t capacity,
+                                       size_t *count);
+
+/**
+ * Makes a scheduler; `config` may be NULL.
+ *
+ * Thread-safe. `*scheduler` is the caller's, to be freed by `bagualu_scheduler_free`.
+ *
+ * The caller sees to it that:
+ * - `config` is NULL or a struct with its `struct_size` set; `scheduler` is NULL or may be written.
+ */
+bagualu_status bagualu_scheduler_new(const struct bagualu_scheduler_config *config,
+                                     struct bagualu_scheduler **scheduler);
+
+/**
+ * Frees a scheduler; NULL is nothing.
+ */
+bagualu_status bagualu_scheduler_free(struct bagualu_scheduler *scheduler);
+
+/**
+ * Writes an order, as many steps as the chains have operators, and what it is worth (`solution` may be NULL).
+ *
+ * `BAGUALU_STATUS_INFEASIBLE` if no order fits into the capacity; `bagualu_last_shortage` then has the smallest that does.
+ *
+ * The caller sees to it that:
+ * - `chains` is NULL or a struct with its `struct_size` set and arrays as long as their counts; `order` is NULL or has room
+ *   for `capacity`; `solution` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_scheduler_schedule(struct bagualu_scheduler *scheduler,
+                                          const struct bagualu_chains *chains,
+                                          struct bagualu_step *order,
+                                          size_t capacity,
+                                          struct bagualu_solution *solution);
+
+/**
+ * Runs an order of the chains: its makespan and peak. `lower_bound_ns` and `optimal` are 0.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - As for `bagualu_scheduler_schedule`; `order` has `count` steps.
+ */
+bagualu_status bagualu_chains_run(const struct bagualu_chains *chains,
+                                  const struct bagualu_step *order,
+                                  size_t count,
+                                  struct bagualu_solution *solution);
+
+/**
+ * Makes a selector; `config` may be NULL.
+ *
+ * Thread-safe. `*selector` is the caller's, to be freed by `bagualu_selector_free`.
+ *
+ * The caller sees to it that:
+ * - `config` is NULL or a struct with its `struct_size` set; `selector` is NULL or may be written.
+ */
+bagualu_status bagualu_selector_new(const struct bagualu_selector_config *config,
+                                    struct bagualu_selector **selector);
+
+/**
+ * Frees a selector; NULL is nothing.
+ */
+bagualu_status bagualu_selector_free(struct bagualu_selector *selector);
+
+/**
+ * Selects: writes a plan for each of `layer_count` layers into `plans`, and what they hold and cost into `selection`
+ * (may be NULL).
+ *
+ * `BAGUALU_STATUS_INFEASIBLE` and its like if nothing fits; `bagualu_last_shortage` then has the bytes.
+ *
+ * The caller sees to it that:
+ * - `layers` is NULL or as long as its count, with arrays as long as theirs; `plans` is NULL or has room for as many;
+ *   structs have their `struct_size` set.
+ */
+bagualu_status bagualu_selector_select(struct bagualu_selector *selector,
+                                       const struct bagualu_layer *layers,
+                                       size_t layer_count,
+                                       const struct bagualu_selection_limits *limits,
+                                       struct bagualu_layer_plan *plans,
+                                       struct bagualu_selection *selection);
+
+/**
+ * What a plan of one layer holds and costs; `selection.optimal` is 0.
+ *
+ * `BAGUALU_STATUS_INVALID_VALUE` if the layer does not offer it.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - `layer` is NULL or a layer with arrays as long as their counts; `plan` is NULL or a plan; `selection` is NULL or a
+ *   struct with its `struct_size` set.
+ */
+bagualu_status bagualu_layer_evaluate(const struct bagualu_layer *layer,
+                                      const struct bagualu_layer_plan *plan,
+                                      uint32_t allow_collectives,
+                                      struct bagualu_selection *selection);
+
+/**
+ * The name of a status, as in the header (`BAGUALU_STATUS_INFEASIBLE`); `BAGUALU_STATUS_UNKNOWN` for any other number.
+ *
+ * The text is static. Thread-safe.
+ */
+const char *bagualu_status_name(uint32_t status);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* BAGUALU_H */

@@ -1,0 +1,480 @@
+/*
+ * libbagualu for C++17: the C API with objects that free themselves and errors that are exceptions.
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * Header-only, over bagualu.h: units, structs and threads are as described there. Objects can be moved and not
+ * copied; one that was moved from holds nothing, and calls on it throw. Every failure throws bagualu::Error. Plain
+ * structs are the C ones; sized<T>() makes one with its struct_size set.
+ */
+#ifndef BAGUALU_HPP
+#define BAGUALU_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bagualu.h"
+
+namespace bagualu {
+
+/* Why a call failed. */
+class Error : public std::runtime_error {
+public:
+    explicit Error(bagualu_status status)
+        : std::runtime_error(std::string(bagualu_last_message(nullptr))), status_(status) {
+        has_shortage_ = bagualu_last_shortage(&needed_, &available_) != 0;
+    }
+
+    bagualu_status status() const noexcept { return status_; }
+
+    /* BAGUALU_STATUS_… */
+    const char *name() const noexcept { return bagualu_status_name(status_); }
+
+    /* Bytes needed and available, where that is why. */
+    std::optional<std::pair<std::uint64_t, std::uint64_t>> shortage() const {
+        if (!has_shortage_) return std::nullopt;
+        return std::make_pair(needed_, available_);
+    }
+
+private:
+    bagualu_status status_;
+    bool has_shortage_ = false;
+    std::uint64_t needed_ = 0;
+    std::uint64_t available_ = 0;
+};
+
+/* Throws unless the call went well. */
+inline void check(bagualu_status status) {
+    if (status != BAGUALU_STATUS_OK) throw Error(status);
+}
+
+/* A C struct, all zeros but for its struct_size. */
+template <class Struct> Struct sized() {
+    Struct value{};
+    value.struct_size = sizeof(Struct);
+    return value;
+}
+
+namespace detail {
+
+/* Owns a handle. */
+template <class Opaque, bagualu_status (*Free)(Opaque *)> class Owner {
+public:
+    Owner() noexcept = default;
+    explicit Owner(Opaque *handle) noexcept : handle_(handle) {}
+    Owner(Owner &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    Owner &operator=(Owner &&other) noexcept {
+        if (this != &other) {
+            Free(handle_);
+            handle_ = std::exchange(other.handle_, nullptr);
+        }
+        return *this;
+    }
+    Owner(const Owner &) = delete;
+    Owner &operator=(const Owner &) = delete;
+    ~Owner() { Free(handle_); }
+
+    Opaque *get() const noexcept { return handle_; }
+
+private:
+    Opaque *handle_ = nullptr;
+};
+
+inline std::vector<const char *> pointers(const std::vector<std::string> &texts) {
+    std::vector<const char *> all;
+    all.reserve(texts.size());
+    for (const std::string &text : texts) all.push_back(text.c_str());
+    return all;
+}
+
+inline const char *or_null(const std::string &text) { return text.empty() ? nullptr : text.c_str(); }
+
+} // namespace detail
+
+inline std::string version() { return bagualu_version(); }
+
+/* What a model is read from; as bagualu_model_config. Give one of text, path and preset, or flags alone. */
+struct ModelOptions {
+    std::string text;
+    std::string path;
+    std::string preset;
+    std::string format;
+    std::vector<std::string> arguments;
+    std::vector<std::string> variables;
+    std::vector<std::string> flags;
+    std::uint64_t gpus = 0;
+    std::string device;
+    std::string device_path;
+    std::uint64_t memory_bytes = 0;
+    std::uint64_t margin_bytes = 0;
+    std::uint64_t host_bytes = 0;
+};
+
+/* A model on its ranks. */
+class Model {
+public:
+    explicit Model(const ModelOptions &options) {
+        const auto arguments = detail::pointers(options.arguments);
+        const auto variables = detail::pointers(options.variables);
+        const auto flags = detail::pointers(options.flags);
+        auto config = sized<bagualu_model_config>();
+        config.text = detail::or_null(options.text);
+        config.text_length = options.text.size();
+        config.path = detail::or_null(options.path);
+        config.preset = detail::or_null(options.preset);
+        config.format = detail::or_null(options.format);
+        config.arguments = arguments.data();
+        config.argument_count = arguments.size();
+        config.variables = variables.data();
+        config.variable_count = variables.size();
+        config.flags = flags.data();
+        config.flag_count = flags.size();
+        config.gpus = options.gpus;
+        config.device = detail::or_null(options.device);
+        config.device_path = detail::or_null(options.device_path);
+        config.memory_bytes = options.memory_bytes;
+        config.margin_bytes = options.margin_bytes;
+        config.host_bytes = options.host_bytes;
+        bagualu_model *handle = nullptr;
+        check(bagualu_model_read(&config, &handle));
+        owner_ = Owner(handle);
+    }
+
+    bagualu_model_info info() const {
+        auto info = sized<bagualu_model_info>();
+        check(bagualu_model_describe(get(), &info));
+        return info;
+    }
+
+    bagualu_rank_info rank(std::size_t rank) const {
+        auto info = sized<bagualu_rank_info>();
+        check(bagualu_model_rank(get(), rank, &info));
+        return info;
+    }
+
+    /* info.name is the model's. */
+    bagualu_type_info type(std::size_t layer_type) const {
+        auto info = sized<bagualu_type_info>();
+        check(bagualu_model_type(get(), layer_type, &info));
+        return info;
+    }
+
+    std::pair<bagualu_tensor_type, std::string> tensor(std::size_t layer_type, std::size_t tensor) const {
+        bagualu_tensor_type info{};
+        const char *name = nullptr;
+        check(bagualu_model_tensor(get(), layer_type, tensor, &info, &name));
+        return {info, name};
+    }
+
+    std::pair<bagualu_op_type, std::string> op(std::size_t layer_type, std::size_t op) const {
+        bagualu_op_type info{};
+        const char *name = nullptr;
+        check(bagualu_model_op(get(), layer_type, op, &info, &name));
+        return {info, name};
+    }
+
+    std::vector<std::string> notes() const {
+        std::vector<std::string> all;
+        const std::uint32_t count = info().notes;
+        for (std::uint32_t note = 0; note < count; ++note) {
+            const char *text = nullptr;
+            check(bagualu_model_note(get(), note, &text));
+            all.emplace_back(text);
+        }
+        return all;
+    }
+
+    bagualu_model *get() const noexcept { return owner_.get(); }
+
+private:
+    using Owner = detail::Owner<bagualu_model, bagualu_model_free>;
+    Owner owner_;
+};
+
+/* Algorithm 1. */
+class Budget {
+public:
+    Budget(std::uint64_t capacity, std::uint32_t share, const std::vector<bagualu_event> &events,
+           const std::vector<std::uint64_t> &floors) {
+        bagualu_budget *handle = nullptr;
+        check(bagualu_budget_new(capacity, share, events.data(), events.size(), floors.data(), nullptr,
+                                 floors.size(), &handle));
+        owner_ = Owner(handle);
+    }
+
+    bagualu_allowance forward() const {
+        auto allowance = sized<bagualu_allowance>();
+        check(bagualu_budget_forward(get(), &allowance));
+        return allowance;
+    }
+
+    void launch(std::uint64_t held) { check(bagualu_budget_launch(get(), held)); }
+
+    std::uint64_t release() {
+        std::uint64_t freed = 0;
+        check(bagualu_budget_release(get(), &freed));
+        return freed;
+    }
+
+    void hold(std::uint32_t unit, std::uint64_t held) { check(bagualu_budget_hold(get(), unit, held)); }
+
+    std::uint64_t headroom(std::uint32_t unit) const {
+        std::uint64_t bytes = 0;
+        check(bagualu_budget_headroom(get(), unit, &bytes));
+        return bytes;
+    }
+
+    bagualu_budget_state state() const {
+        auto state = sized<bagualu_budget_state>();
+        check(bagualu_budget_read(get(), &state));
+        return state;
+    }
+
+    void restart() { check(bagualu_budget_restart(get())); }
+
+    bagualu_budget *get() const noexcept { return owner_.get(); }
+
+private:
+    using Owner = detail::Owner<bagualu_budget, bagualu_budget_free>;
+    Owner owner_;
+};
+
+/* Algorithm 2. */
+class Selector {
+public:
+    explicit Selector(std::uint32_t method = BAGUALU_SELECTOR_EXACT) : Selector(with(method)) {}
+
+    explicit Selector(const bagualu_selector_config &config) {
+        bagualu_selector *handle = nullptr;
+        check(bagualu_selector_new(&config, &handle));
+        owner_ = Owner(handle);
+    }
+
+    /* A plan for each layer, and what they hold and cost. */
+    std::pair<std::vector<bagualu_layer_plan>, bagualu_selection>
+    select(const std::vector<bagualu_layer> &layers, std::uint64_t bytes, std::uint64_t host_bytes = UINT64_MAX,
+           std::uint32_t allow_collectives = 0) {
+        auto limits = sized<bagualu_selection_limits>();
+        limits.bytes = bytes;
+        limits.host_bytes = host_bytes;
+        limits.allow_collectives = allow_collectives;
+        std::vector<bagualu_layer_plan> plans(layers.size());
+        auto selection = sized<bagualu_selection>();
+        check(bagualu_selector_select(get(), layers.data(), layers.size(), &limits, plans.data(), &selection));
+        return {std::move(plans), selection};
+    }
+
+    bagualu_selector *get() const noexcept { return owner_.get(); }
+
+private:
+    static bagualu_selector_config with(std::uint32_t method) {
+        auto config = sized<bagualu_selector_config>();
+        config.method = method;
+        return config;
+    }
+
+    using Owner = detail::Owner<bagualu_selector, bagualu_selector_free>;
+    Owner owner_;
+};
+
+/* The order of forward, backward, offload and recovery operators. */
+class Scheduler {
+public:
+    explicit Scheduler(std::uint32_t method = BAGUALU_SCHEDULER_EXACT) : Scheduler(with(method)) {}
+
+    explicit Scheduler(const bagualu_scheduler_config &config) {
+        bagualu_scheduler *handle = nullptr;
+        check(bagualu_scheduler_new(&config, &handle));
+        owner_ = Owner(handle);
+    }
+
+    /* An order of the chains' operators, and what it is worth. */
+    std::pair<std::vector<bagualu_step>, bagualu_solution> schedule(const bagualu_chains &chains) {
+        std::size_t count = 0;
+        for (std::size_t chain = 0; chain < 4; ++chain) count += chains.counts[chain];
+        std::vector<bagualu_step> order(count);
+        auto solution = sized<bagualu_solution>();
+        check(bagualu_scheduler_schedule(get(), &chains, order.data(), order.size(), &solution));
+        return {std::move(order), solution};
+    }
+
+    bagualu_scheduler *get() const noexcept { return owner_.get(); }
+
+private:
+    static bagualu_scheduler_config with(std::uint32_t method) {
+        auto config = sized<bagualu_scheduler_config>();
+        config.method = method;
+        return config;
+    }
+
+    using Owner = detail::Owner<bagualu_scheduler, bagualu_scheduler_free>;
+    Owner owner_;
+};
+
+/* The run-time workflow of one rank; the order of calls is that of bagualu_controller. */
+class Controller {
+public:
+    Controller(const Model &model, std::uint32_t rank, const bagualu_controller_config *config = nullptr) {
+        bagualu_controller *handle = nullptr;
+        check(bagualu_controller_from_model(model.get(), rank, config, &handle));
+        owner_ = Owner(handle);
+    }
+
+    Controller(const bagualu_stage &stage, const bagualu_pipeline &pipeline,
+               const bagualu_controller_config *config = nullptr) {
+        bagualu_controller *handle = nullptr;
+        check(bagualu_controller_from_stage(&stage, &pipeline, config, &handle));
+        owner_ = Owner(handle);
+    }
+
+    bagualu_provision provision() const {
+        auto provision = sized<bagualu_provision>();
+        check(bagualu_controller_provision(get(), &provision));
+        return provision;
+    }
+
+    std::vector<bagualu_event> events() const {
+        return filled<bagualu_event>([this](bagualu_event *to, std::size_t capacity, std::size_t *count) {
+            return bagualu_controller_events(get(), to, capacity, count);
+        });
+    }
+
+    /* The type of each layer of a unit. */
+    std::vector<std::uint16_t> layers(std::uint32_t unit) const {
+        return filled<std::uint16_t>([this, unit](std::uint16_t *to, std::size_t capacity, std::size_t *count) {
+            return bagualu_controller_layers(get(), unit, to, capacity, count);
+        });
+    }
+
+    bagualu_controller_state state() const {
+        auto state = sized<bagualu_controller_state>();
+        check(bagualu_controller_read(get(), &state));
+        return state;
+    }
+
+    bagualu_allowance forward(std::uint32_t unit) {
+        auto allowance = sized<bagualu_allowance>();
+        check(bagualu_controller_forward(get(), unit, &allowance));
+        return allowance;
+    }
+
+    /* 0, or the bytes to wait for. */
+    std::uint64_t to_gate() {
+        std::uint64_t bytes = 0;
+        check(bagualu_controller_to_gate(get(), &bytes));
+        return bytes;
+    }
+
+    bagualu_decision gate(std::size_t layer, std::uint32_t rows, bool whole_moe = false,
+                          std::uint32_t dispatch_chunks = 1) {
+        auto gate = sized<bagualu_gate>();
+        gate.rows = rows;
+        gate.whole_moe = whole_moe;
+        gate.dispatch_chunks = dispatch_chunks;
+        return this->gate(layer, gate);
+    }
+
+    bagualu_decision gate(std::size_t layer, const bagualu_gate &gate) {
+        auto decision = sized<bagualu_decision>();
+        check(bagualu_controller_gate(get(), layer, &gate, &decision));
+        return decision;
+    }
+
+    /* 0, or the bytes to wait for. */
+    std::uint64_t may_start() {
+        std::uint64_t bytes = 0;
+        check(bagualu_controller_may_start(get(), &bytes));
+        return bytes;
+    }
+
+    /* Bytes that are copied out now. */
+    std::uint64_t layer_done() {
+        std::uint64_t bytes = 0;
+        check(bagualu_controller_layer_done(get(), &bytes));
+        return bytes;
+    }
+
+    void forward_done(std::optional<std::uint64_t> measured = std::nullopt) {
+        check(bagualu_controller_forward_done(get(), measured ? &*measured : nullptr));
+    }
+
+    void copied_out(std::uint32_t unit, std::uint64_t bytes) {
+        check(bagualu_controller_copied_out(get(), unit, bytes));
+    }
+
+    bool recover_early(std::uint32_t unit) {
+        std::uint32_t granted = 0;
+        check(bagualu_controller_recover_early(get(), unit, &granted));
+        return granted != 0;
+    }
+
+    void backward(std::uint32_t unit) { check(bagualu_controller_backward(get(), unit)); }
+
+    /* 0, or the bytes to wait for. */
+    std::uint64_t may_recover(std::size_t layer) {
+        std::uint64_t bytes = 0;
+        check(bagualu_controller_may_recover(get(), layer, &bytes));
+        return bytes;
+    }
+
+    void recovered() { check(bagualu_controller_recovered(get())); }
+
+    void backward_done() { check(bagualu_controller_backward_done(get())); }
+
+    /* What to offload after all, if anything. */
+    std::optional<bagualu_correction> correct() {
+        auto correction = sized<bagualu_correction>();
+        check(bagualu_controller_correct(get(), &correction));
+        if (correction.tensors == 0) return std::nullopt;
+        return correction;
+    }
+
+    bagualu_decision decided(std::uint32_t unit, std::size_t layer) const {
+        auto decision = sized<bagualu_decision>();
+        check(bagualu_controller_decided(get(), unit, layer, &decision));
+        return decision;
+    }
+
+    void restart() { check(bagualu_controller_restart(get())); }
+
+    void abandon() { check(bagualu_controller_abandon(get())); }
+
+    bagualu_controller *get() const noexcept { return owner_.get(); }
+
+private:
+    /* What a call writes that says how much there is. */
+    template <class Element, class Call> static std::vector<Element> filled(Call call) {
+        std::size_t count = 0;
+        const bagualu_status status = call(nullptr, 0, &count);
+        if (status != BAGUALU_STATUS_BUFFER_TOO_SMALL) check(status);
+        std::vector<Element> all(count);
+        if (count > 0) check(call(all.data(), all.size(), &count));
+        return all;
+    }
+
+    using Owner = detail::Owner<bagualu_controller, bagualu_controller_free>;
+    Owner owner_;
+};
+
+/* The strategy of a tensor in a plan, a bagualu_strategy. */
+inline std::uint32_t strategy(const bagualu_layer_plan &plan, std::size_t tensor) {
+    std::uint32_t found = 0;
+    check(bagualu_layer_plan_strategy(&plan, tensor, &found));
+    return found;
+}
+
+/* The rows of each rank, from the count matrix [sources, experts]. */
+inline std::vector<std::uint32_t> group_rows(const std::vector<std::uint32_t> &counts, std::size_t experts,
+                                             std::size_t ranks) {
+    std::vector<std::uint32_t> rows(ranks);
+    check(bagualu_group_rows(counts.data(), counts.size(), experts, rows.data(), rows.size()));
+    return rows;
+}
+
+} // namespace bagualu
+
+#endif // BAGUALU_HPP

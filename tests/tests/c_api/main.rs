@@ -1,0 +1,10 @@
+//! The C and C++ libraries as their users meet them: installed below a prefix, linked by other compilers.
+//!
+//! A tool that is not on this machine skips what needs it, with the reason; CI installs them all (`.ci/run`).
+
+mod c;
+mod header;
+mod install;
+mod memory;
+mod symbols;
+mod tools;
