@@ -19,7 +19,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::device::{Device, DeviceError, DeviceSlice, Stream};
+use bagualu_core::cost::LayerModel;
+use bagualu_core::schedule::{Event, most_in_flight};
+use bagualu_core::stage::StageModel;
+
+use crate::device::{ALIGNMENT, Device, DeviceError, DeviceSlice, Stream};
 use crate::pool::{PinnedPool, PoolConfig, PoolUsage};
 
 mod error;
@@ -54,7 +58,23 @@ impl EngineConfig {
         let pool = PoolConfig { cap_bytes, slab_bytes: 0 };
         Self { pool, slots: 4_096, units, window_bytes: cap_bytes / 4, window_tensors: 64 }
     }
+
+    /// For all that the planner may offload at once on a rank: the stage's host bytes, and what rounding to
+    /// [`ALIGNMENT`] adds for each tensor in flight.
+    pub fn for_rank(stage: &StageModel<'_>, events: &[Event]) -> Self {
+        let most = |model: &LayerModel<'_>| model.tensors.iter().filter(|tensor| tensor.offload).count();
+        let layer = stage.types.iter().map(most).max().unwrap_or(0);
+        let layers = stage.chunks.iter().map(|layers| layers.len()).max().unwrap_or(0);
+        let slots = most_in_flight(events).saturating_mul(layers).saturating_mul(layer);
+        let slots = u32::try_from(slots).unwrap_or(MOST_SLOTS).clamp(1, MOST_SLOTS);
+        let rounding = u64::from(slots) * ALIGNMENT;
+        let units = u32::try_from(events.len() / 2).unwrap_or(u32::MAX);
+        Self { slots, ..Self::new(stage.host_bytes.saturating_add(rounding), units) }
+    }
 }
+
+/// Slots of [`EngineConfig::for_rank`] at most.
+const MOST_SLOTS: u32 = 1 << 16;
 
 /// Which saved tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -238,6 +258,16 @@ impl Engine {
         });
         let Some(&index) = last else { return Err(EngineError::NothingLeaving { bytes }) };
         self.device.wait(self.slots[index as usize].left).map_err(|error| self.lose(error))
+    }
+
+    /// Blocks until the oldest copy-in under way has ended, whose host memory and place then serve again, if its ticket was
+    /// used up. `false` where none is under way.
+    pub fn block_until_arrived(&mut self) -> Result<bool, EngineError> {
+        self.begin()?;
+        let Some(&index) = self.arriving.front() else { return Ok(false) };
+        self.device.wait(self.slots[index as usize].arrived).map_err(|error| self.lose(error))?;
+        self.reap()?;
+        Ok(true)
     }
 
     /// The backward of `unit` comes after those announced before: what it offloaded is due from now on.

@@ -27,6 +27,9 @@ pub mod hip;
 pub mod host;
 mod open;
 pub mod pool;
+pub mod rank;
+pub mod recompute;
+pub mod store;
 mod sync;
 
 pub use open::{Choice, open};

@@ -1,0 +1,687 @@
+//! A pipeline rank with real buffers: a layer type small enough to write down, operators that compute something,
+//! and a check of every tensor at its backward.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bagualu_core::controller::{Controller, Gate, LayerDecision, Settings};
+use bagualu_core::cost::{Bytes, LayerModel, LayerStorage, OpModel, Rooflines, TensorModel, Time};
+use bagualu_core::group::{GroupRows, RowThreshold};
+use bagualu_core::layer::{Group, LayerPlan, Resource, Strategy};
+use bagualu_core::provision::{Aim, Provision};
+use bagualu_core::roofline::Knee;
+use bagualu_core::schedule::{Event, Pipeline};
+use bagualu_core::set::Set;
+use bagualu_core::stage::StageModel;
+use bagualu_exec::device::{Device, DeviceSlice, Stream, StreamUse};
+use bagualu_exec::engine::{Engine, EngineConfig};
+use bagualu_exec::rank::{Rank, RankError};
+use bagualu_exec::recompute::{Again, HookError};
+use bagualu_exec::store::{DeviceAllocator, Saved, Store, StoreError};
+use bagualu_model::{Buffers, Memory};
+
+/// Bytes of a routed row of each tensor of the MoE module.
+pub const ROW: u64 = 64;
+const BALANCED: u32 = 256;
+const X: u64 = 4_096;
+
+const X_IN: usize = 0;
+const LN: usize = 1;
+const ATTENTION: usize = 2;
+const ROUTING: usize = 3;
+const DISPATCHED: usize = 4;
+const FC1: usize = 5;
+const ACT: usize = 6;
+const FIXED: [u64; 4] = [X, X, 2 * X, 512];
+/// By operator: what it reads first, and what it makes.
+const MAKES: [(usize, usize); 6] = [
+    (X_IN, LN),
+    (LN, ATTENTION),
+    (ATTENTION, ROUTING),
+    (ATTENTION, DISPATCHED),
+    (DISPATCHED, FC1),
+    (FC1, ACT),
+];
+
+fn tensors() -> [TensorModel; 7] {
+    let fixed =
+        |bytes, offload| TensorModel { bytes: Bytes::fixed(bytes), offload, ..TensorModel::default() };
+    let routed = TensorModel { bytes: Bytes::per_row(ROW), offload: true, ..TensorModel::default() };
+    [
+        TensorModel { block_input: true, ..fixed(FIXED[X_IN], false) },
+        fixed(FIXED[LN], true),
+        fixed(FIXED[ATTENTION], true),
+        TensorModel { block_input: true, ..fixed(FIXED[ROUTING], false) },
+        routed,
+        routed,
+        routed,
+    ]
+}
+
+fn ops() -> [OpModel; 7] {
+    let set = |tensors: &[usize]| tensors.iter().copied().collect::<Set>();
+    let op = |reads: &[usize], makes: &[usize], saves: &[usize], work: Bytes| OpModel {
+        reads: set(reads),
+        makes: set(makes),
+        saves: set(saves),
+        forward: Time { fixed_ns: 2_000, per_row_ps: 10 * work.per_row },
+        backward: Time { fixed_ns: 4_000, per_row_ps: 20 * work.per_row },
+        resource: Resource::Compute,
+        collective: None,
+        forward_work: work,
+        backward_work: work,
+    };
+    [
+        op(&[X_IN], &[LN], &[X_IN], Bytes::fixed(256)),
+        op(&[LN], &[ATTENTION], &[LN], Bytes::fixed(1_024)),
+        op(&[ATTENTION], &[ROUTING], &[ATTENTION], Bytes::fixed(256)),
+        OpModel {
+            collective: Some(Group::Ep),
+            resource: Resource::Communication,
+            ..op(&[ATTENTION, ROUTING], &[DISPATCHED], &[ROUTING], Bytes::per_row(16))
+        },
+        op(&[DISPATCHED], &[FC1], &[DISPATCHED], Bytes::per_row(32)),
+        op(&[FC1], &[ACT], &[FC1], Bytes::per_row(16)),
+        op(&[ACT], &[], &[ACT], Bytes::per_row(ROW)),
+    ]
+}
+
+/// What a run is to be like.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// D, bytes.
+    pub device_bytes: u64,
+    pub host_bytes: u64,
+    pub iterations: u64,
+    pub seed: u64,
+    /// Whether the plan is the controller's; else everything is kept and nobody is asked.
+    pub controlled: bool,
+    /// Whether operators run and tensors are checked; else there is only memory and copies.
+    pub operators: bool,
+    /// The hook that fails, counted from 0; the iteration is abandoned and the next one begins.
+    pub failing_hook: Option<u64>,
+    /// By how many bytes each forward is said to hold more than planned.
+    pub measured_above: u64,
+}
+
+impl Job {
+    /// An ordinary one.
+    pub const fn new(device_bytes: u64) -> Self {
+        Self {
+            device_bytes,
+            host_bytes: 600_000,
+            iterations: 4,
+            seed: 1,
+            controlled: true,
+            operators: true,
+            failing_hook: None,
+            measured_above: 0,
+        }
+    }
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    pub counts: bagualu_exec::rank::Counts,
+    pub checked: u64,
+    pub wrong: u64,
+    pub split: u64,
+    pub in_row_chunks: u64,
+    pub hooks: u64,
+    pub abandoned: u64,
+    pub high_water: u64,
+}
+
+impl Outcome {
+    pub fn plus(self, other: Self) -> Self {
+        let (a, b) = (self.counts, other.counts);
+        let counts = bagualu_exec::rank::Counts {
+            replanned: a.replanned + b.replanned,
+            waits: a.waits + b.waits,
+            early: a.early + b.early,
+            corrections: a.corrections + b.corrections,
+            offloaded_bytes: a.offloaded_bytes + b.offloaded_bytes,
+            offloaded: a.offloaded + b.offloaded,
+            recomputed: a.recomputed + b.recomputed,
+            quantized: a.quantized + b.quantized,
+        };
+        Self {
+            counts,
+            checked: self.checked + other.checked,
+            wrong: self.wrong + other.wrong,
+            split: self.split + other.split,
+            in_row_chunks: self.in_row_chunks + other.in_row_chunks,
+            hooks: self.hooks + other.hooks,
+            abandoned: self.abandoned + other.abandoned,
+            high_water: self.high_water.max(other.high_water),
+        }
+    }
+}
+
+/// Runs a job on `device`, which has D bytes.
+pub fn run(device: Arc<dyn Device>, job: Job) -> Result<Outcome, RankError> {
+    run_with(device, job, &mut |_| {})
+}
+
+/// The same; `after` is called after each iteration.
+pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -> Result<Outcome, RankError> {
+    let (tensors, ops) = (tensors(), ops());
+    let types = [LayerModel {
+        tensors: &tensors,
+        ops: &ops,
+        moe: [DISPATCHED, FC1, ACT].into_iter().collect(),
+        experts: [4usize, 5, 6].into_iter().collect(),
+        routed: true,
+    }];
+    let chunk: &[u16] = &[0, 0];
+    let chunks = [chunk];
+    let knee = |bytes_per_s| Knee { size_bytes: 1_024, bytes_per_s };
+    let stage = StageModel {
+        types: &types,
+        chunks: &chunks,
+        rooflines: Rooflines {
+            copy_out: knee(2_000_000_000),
+            copy_in: knee(3_000_000_000),
+            cast: knee(1_000_000_000),
+            uncast: knee(1_000_000_000),
+        },
+        balanced_rows: BALANCED,
+        device_bytes: job.device_bytes,
+        host_bytes: job.host_bytes,
+        fused: false,
+    };
+    let pipeline = Pipeline::new(4, 0, 8);
+    let mut events = vec![Event::Forward(0); 16];
+    pipeline.events(&mut events).expect("a schedule");
+    let mut buffers = Buffers::remembering(&stage, 8, Memory { fronts: 16, points: 256, plans: 64 });
+    let provision = {
+        let (units, _) = buffers.scratch();
+        let mut storage = LayerStorage::new();
+        Provision::solve(&stage, &pipeline, &events, Aim::default(), units, &mut storage).expect("feasible")
+    };
+    let controller =
+        Controller::new(stage, pipeline, &events, provision, Settings::default(), buffers.storage())
+            .expect("a controller");
+    let compute = device.create_stream(StreamUse::Compute).expect("a stream");
+    let engine = Engine::new(Arc::clone(&device), EngineConfig::for_rank(&stage, &events))
+        .map_err(|error| RankError::Store(error.into()))?;
+    let allocator = Box::new(DeviceAllocator::new(Arc::clone(&device)));
+    let store = Store::new(stage, pipeline, engine, allocator, compute).expect("a store");
+    let mut program = Program {
+        rank: Rank::new(controller, store, &events),
+        device: Arc::clone(&device),
+        compute,
+        rule: RowThreshold::new(&provision),
+        random: job.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+        job,
+        checks: Arc::new(Checks::default()),
+        rows: vec![[0; 2]; 8],
+        own: Vec::with_capacity(64),
+        outcome: Outcome::default(),
+        iteration: 0,
+    };
+    let result = program.iterations(&events, after);
+    if result.is_err() {
+        program.abandon();
+    }
+    let _ = device.synchronize(compute);
+    let checks = &program.checks;
+    let outcome = Outcome {
+        counts: program.rank.counts(),
+        checked: checks.done.load(Ordering::Relaxed),
+        wrong: checks.wrong.load(Ordering::Relaxed),
+        hooks: checks.hooks.load(Ordering::Relaxed),
+        high_water: program.rank.store().engine().usage().pool.high_water,
+        ..program.outcome
+    };
+    drop(program);
+    device.destroy_stream(compute).expect("its own stream");
+    result.map(|()| outcome)
+}
+
+#[derive(Debug, Default)]
+struct Checks {
+    done: AtomicU64,
+    wrong: AtomicU64,
+    hooks: AtomicU64,
+}
+
+struct Program<'c> {
+    rank: Rank<'c>,
+    device: Arc<dyn Device>,
+    compute: Stream,
+    rule: RowThreshold,
+    random: u64,
+    job: Job,
+    checks: Arc<Checks>,
+    rows: Vec<[u32; 2]>,
+    /// Allocated, and neither saved nor given back: the program's own.
+    own: Vec<DeviceSlice>,
+    outcome: Outcome,
+    iteration: u64,
+}
+
+impl Program<'_> {
+    fn iterations(&mut self, events: &[Event], after: &mut dyn FnMut(u64)) -> Result<(), RankError> {
+        for iteration in 0..self.job.iterations {
+            self.iteration = iteration;
+            match self.iteration(events) {
+                Err(RankError::Store(StoreError::Hook { .. })) if self.job.failing_hook.is_some() => {
+                    self.abandon();
+                    self.outcome.abandoned += 1;
+                }
+                ended => ended?,
+            }
+            after(iteration);
+        }
+        Ok(())
+    }
+
+    fn iteration(&mut self, events: &[Event]) -> Result<(), RankError> {
+        for &event in events {
+            match event {
+                Event::Forward(unit) => self.forward(unit)?,
+                Event::Backward(unit) => self.backward(unit)?,
+            }
+        }
+        if self.job.controlled { self.rank.end_iteration() } else { Ok(()) }
+    }
+
+    fn abandon(&mut self) {
+        self.rank.abandon();
+        for memory in std::mem::take(&mut self.own) {
+            // SAFETY: the program's own, used on the compute stream alone. If that is lost, it stays.
+            let _ = unsafe { self.rank.free(memory) };
+        }
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<DeviceSlice, RankError> {
+        let memory = self.rank.allocate(bytes)?;
+        self.own.push(memory);
+        Ok(memory)
+    }
+
+    fn free(&mut self, memory: DeviceSlice) -> Result<(), RankError> {
+        self.own.retain(|own| *own != memory);
+        // SAFETY: allocated by the rank, used on the compute stream alone, given back once.
+        unsafe { self.rank.free(memory) }
+    }
+
+    fn forward(&mut self, unit: u32) -> Result<(), RankError> {
+        if self.job.controlled {
+            self.rank.begin_forward(unit)?;
+        }
+        let mut held = 0;
+        for layer in 0..2 {
+            if self.job.controlled {
+                self.rank.to_gate()?;
+            }
+            let mut memory = [DeviceSlice::new(0, 0); 7];
+            for (tensor, bytes) in FIXED.into_iter().enumerate() {
+                memory[tensor] = self.allocate(bytes)?;
+            }
+            self.launch(Operator::Input { seed: self.seed_of(unit, layer), out: memory[X_IN] });
+            for op in 0..3 {
+                self.operate(op, &memory, 0, memory[MAKES[op].1]);
+            }
+            let rows = self.draw_rows();
+            self.rows[unit as usize][layer] = rows;
+            let decision = self.decide(unit, layer, rows)?;
+            held += decision.held_bytes;
+            self.experts(&decision, rows, &mut memory)?;
+            for (tensor, &memory) in memory.iter().enumerate().filter(|(_, memory)| memory.address() != 0) {
+                self.save(unit, layer, tensor, memory)?;
+            }
+            for op in 0..6 {
+                self.note(unit, layer, op)?;
+            }
+            if self.job.controlled {
+                self.rank.layer_done()?;
+            } else {
+                self.rank.store().settle(unit, layer)?;
+            }
+        }
+        if self.job.controlled {
+            let above = self.job.measured_above;
+            self.rank.end_forward((above > 0).then_some(held + above))?;
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, unit: u32, layer: usize, rows: u32) -> Result<LayerDecision, RankError> {
+        if self.job.controlled {
+            let group = self.rule.decide(&GroupRows::new(&[rows]).expect("one rank"));
+            let decision = self.rank.gate(Gate { rows, group, granted: None })?;
+            self.outcome.split += u64::from(decision.dispatch_chunks > 1);
+            self.outcome.in_row_chunks += u64::from(decision.expert_chunks > 1);
+            return Ok(decision);
+        }
+        self.rank.store().enter(unit, layer, rows, LayerPlan::KEEP, 1)?;
+        Ok(LayerDecision {
+            plan: LayerPlan::KEEP,
+            recompute: bagualu_core::stage::Recompute::Local,
+            dispatch_chunks: 1,
+            expert_chunks: 1,
+            held_bytes: 0,
+            offload_bytes: 0,
+            work_bytes: 0,
+            replanned: false,
+        })
+    }
+
+    /// Dispatch and experts, in as many parts as decided. What is dropped and exists in parts is freed here.
+    fn experts(
+        &mut self,
+        decision: &LayerDecision,
+        rows: u32,
+        memory: &mut [DeviceSlice; 7],
+    ) -> Result<(), RankError> {
+        let in_parts = |tensor: usize| {
+            let split = decision.dispatch_chunks > 1 || (decision.expert_chunks > 1 && tensor != DISPATCHED);
+            split && decision.plan.strategy(tensor) == Strategy::Recompute
+        };
+        for tensor in [DISPATCHED, FC1, ACT].into_iter().filter(|&tensor| !in_parts(tensor)) {
+            memory[tensor] = self.allocate(u64::from(rows) * ROW)?;
+        }
+        for (first, end) in ranges(0, rows, decision.dispatch_chunks) {
+            // Dispatched rows of this part.
+            let dispatched = self.part(memory[DISPATCHED], first, end)?;
+            self.operate(3, memory, first, dispatched.memory);
+            for (from, to) in ranges(first, end, decision.expert_chunks) {
+                let read = u64::from(from - first) * ROW;
+                let read = dispatched.memory.part(read, u64::from(to - from) * ROW).expect("inside");
+                let fc1 = self.part(memory[FC1], from, to)?;
+                self.launch(Operator::Map { op: 4, from: read, first: 0, out: fc1.memory });
+                let act = self.part(memory[ACT], from, to)?;
+                self.launch(Operator::Map { op: 5, from: fc1.memory, first: 0, out: act.memory });
+                // Work of the last operator.
+                let work = self.allocate(u64::from(to - from) * ROW)?;
+                self.launch(Operator::Map { op: 6, from: act.memory, first: 0, out: work });
+                self.give_back(Part { memory: work, own: true })?;
+                self.give_back(act)?;
+                self.give_back(fc1)?;
+            }
+            self.give_back(dispatched)?;
+        }
+        Ok(())
+    }
+
+    /// Rows of a tensor that is there whole, or memory for them alone.
+    fn part(&mut self, whole: DeviceSlice, first: u32, end: u32) -> Result<Part, RankError> {
+        let bytes = u64::from(end - first) * ROW;
+        if whole.address() != 0 {
+            let memory = whole.part(u64::from(first) * ROW, bytes).expect("inside");
+            return Ok(Part { memory, own: false });
+        }
+        Ok(Part { memory: self.allocate(bytes)?, own: true })
+    }
+
+    fn give_back(&mut self, part: Part) -> Result<(), RankError> {
+        if part.own { self.free(part.memory) } else { Ok(()) }
+    }
+
+    fn save(&mut self, unit: u32, layer: usize, tensor: usize, memory: DeviceSlice) -> Result<(), RankError> {
+        let saved = Saved::from(memory);
+        self.own.retain(|own| *own != memory);
+        // SAFETY: the memory is the rank's allocator's and written on the compute stream alone.
+        unsafe {
+            match self.job.controlled {
+                true => self.rank.save(tensor, saved),
+                false => Ok(self.rank.store().save(unit, layer, tensor, saved)?),
+            }
+        }
+    }
+
+    /// What the hook is given must be what was left here.
+    fn note(&mut self, unit: u32, layer: usize, op: usize) -> Result<(), RankError> {
+        let payload = self.seed_of(unit, layer) ^ op as u64;
+        let rng = payload.to_le_bytes();
+        match self.job.controlled {
+            true => self.rank.remember(op, payload, &rng),
+            false => Ok(self.rank.store().remember(unit, layer, op, payload, &rng)?),
+        }
+    }
+
+    fn backward(&mut self, unit: u32) -> Result<(), RankError> {
+        if self.job.controlled {
+            self.rank.begin_backward(unit)?;
+        }
+        for layer in (0..2).rev() {
+            let seed = self.seed_of(unit, layer);
+            let (device, operators, failing) =
+                (Arc::clone(&self.device), self.job.operators, self.job.failing_hook);
+            let calls = Arc::clone(&self.checks);
+            let mut hook = move |again: &Again<'_>| {
+                let call = calls.hooks.fetch_add(1, Ordering::Relaxed);
+                match (failing == Some(call), operators) {
+                    (true, _) => Err("it was to fail".into()),
+                    (_, true) => again_of(&device, seed, again),
+                    _ => Ok(()),
+                }
+            };
+            let parts = match self.job.controlled {
+                true => {
+                    self.rank.recover(layer, &mut hook)?;
+                    self.rank.parts(layer)?
+                }
+                false => {
+                    self.rank.store().recover(unit, layer, &mut hook)?;
+                    1
+                }
+            };
+            let rows = self.rows[unit as usize][layer];
+            let work = self.allocate(u64::from(rows.div_ceil(parts)) * ROW)?;
+            for (part, (first, end)) in ranges(0, rows, parts).enumerate() {
+                if parts > 1 {
+                    self.rank.recover_part(layer, part as u32, &mut hook)?;
+                }
+                for tensor in X_IN..=ACT {
+                    self.check(unit, layer, tensor, first, end, parts > 1)?;
+                }
+            }
+            self.free(work)?;
+            match self.job.controlled {
+                true => self.rank.layer_undone(layer)?,
+                false => self.rank.store().release(unit, layer)?,
+            }
+        }
+        if self.job.controlled {
+            self.rank.end_backward()?;
+        }
+        Ok(())
+    }
+
+    /// Compares a tensor with what its operators make from scratch; rows `first..end` where it came in parts.
+    fn check(
+        &mut self,
+        unit: u32,
+        layer: usize,
+        tensor: usize,
+        first: u32,
+        end: u32,
+        in_parts: bool,
+    ) -> Result<(), RankError> {
+        let memory = match self.job.controlled {
+            true => self.rank.tensor(layer, tensor)?,
+            false => self.rank.store().tensor(unit, layer, tensor).expect("kept"),
+        };
+        let routed = tensor >= DISPATCHED;
+        let bytes = if routed { u64::from(end - first) * ROW } else { memory.bytes() };
+        let memory = memory.part(0, bytes).expect("inside");
+        let start = if routed && in_parts { first } else { 0 };
+        let (seed, checks) = (self.seed_of(unit, layer), Arc::clone(&self.checks));
+        self.launch(Operator::Check { seed, tensor, start, memory, checks });
+        Ok(())
+    }
+
+    fn operate(&self, op: usize, memory: &[DeviceSlice; 7], first: u32, out: DeviceSlice) {
+        self.launch(Operator::Map { op, from: memory[MAKES[op].0], first, out });
+    }
+
+    fn launch(&self, operator: Operator) {
+        if self.job.operators {
+            launch(&*self.device, self.compute, operator);
+        }
+    }
+
+    fn seed_of(&self, unit: u32, layer: usize) -> u64 {
+        self.job.seed ^ self.iteration << 20 ^ u64::from(unit) << 4 ^ layer as u64
+    }
+
+    /// Mostly around the balanced rows, sometimes none, sometimes a spike of three times as many.
+    fn draw_rows(&mut self) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        match self.random % 16 {
+            0 => 0,
+            1 | 2 => BALANCED * 3,
+            3 => BALANCED * 2,
+            _ => BALANCED / 2 + (self.random >> 8) as u32 % BALANCED,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Part {
+    memory: DeviceSlice,
+    own: bool,
+}
+
+/// `parts` equal runs of `first..end`; the last is what is left.
+fn ranges(first: u32, end: u32, parts: u32) -> impl Iterator<Item = (u32, u32)> {
+    let size = (end - first).div_ceil(parts.max(1)).max(1);
+    (0..parts.max(1)).map(move |part| {
+        let from = (first + part * size).min(end);
+        (from, (from + size).min(end))
+    })
+}
+
+/// Runs an operator again, from what the hook is given alone.
+fn again_of(device: &Arc<dyn Device>, seed: u64, again: &Again<'_>) -> Result<(), HookError> {
+    let payload = seed ^ again.op as u64;
+    if again.payload != payload || again.rng != payload.to_le_bytes() {
+        return Err(format!("{again:?} was given another's payload").into());
+    }
+    let (reads, makes) = MAKES[again.op];
+    let (Some(from), Some(out)) = (again.tensor(reads), again.tensor(makes)) else {
+        return Err(format!("{again:?} lacks its tensors").into());
+    };
+    let (part, parts) = again.part.unwrap_or((0, 1));
+    let (first, end) = ranges(0, again.rows, parts).nth(part as usize).ok_or("no such part")?;
+    let routed = |tensor: usize, memory: DeviceSlice| {
+        let bytes = if tensor >= DISPATCHED { u64::from(end - first) * ROW } else { memory.bytes() };
+        memory.part(0, bytes).ok_or("a tensor is too short")
+    };
+    let first = if makes == DISPATCHED { first } else { 0 };
+    let operator =
+        Operator::Map { op: again.op, from: routed(reads, from)?, first, out: routed(makes, out)? };
+    launch(&**device, again.stream, operator);
+    Ok(())
+}
+
+/// Work of the compute stream.
+enum Operator {
+    Input {
+        seed: u64,
+        out: DeviceSlice,
+    },
+    /// `out[i] = f(from[first + i])`, rows counted from `first`, `from` taken round and round.
+    Map {
+        op: usize,
+        from: DeviceSlice,
+        first: u32,
+        out: DeviceSlice,
+    },
+    Check {
+        seed: u64,
+        tensor: usize,
+        start: u32,
+        memory: DeviceSlice,
+        checks: Arc<Checks>,
+    },
+}
+
+fn launch(device: &dyn Device, stream: Stream, operator: Operator) {
+    let data = Box::into_raw(Box::new(operator)).cast::<c_void>();
+    // SAFETY: `call` takes the box, once; what the operator names lives as the store's contract has it.
+    if unsafe { device.launch(call, data, stream) }.is_err() {
+        // SAFETY: the device refused, so it does not call.
+        drop(unsafe { Box::from_raw(data.cast::<Operator>()) });
+    }
+}
+
+unsafe extern "C-unwind" fn call(data: *mut c_void) {
+    // SAFETY: the box of `launch`, called once.
+    match *unsafe { Box::from_raw(data.cast::<Operator>()) } {
+        Operator::Input { seed, out } => input(seed, numbers(out)),
+        Operator::Map { op, from, first, out } => map(op, numbers(from), first, numbers(out)),
+        Operator::Check { seed, tensor, start, memory, checks } => {
+            let found = numbers(memory);
+            let expected = expected(seed, tensor, start, found.len());
+            checks.done.fetch_add(1, Ordering::Relaxed);
+            checks.wrong.fetch_add(u64::from(*found != expected[..]), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A tensor as BF16 numbers, by their bits.
+fn numbers(of: DeviceSlice) -> &'static mut [u16] {
+    if of.bytes() == 0 {
+        return &mut [];
+    }
+    let start = std::ptr::with_exposed_provenance_mut(of.address() as usize);
+    // SAFETY: device memory of the host is this process's; the operators of one stream use it one after another, and
+    // operators write only what they make.
+    unsafe { std::slice::from_raw_parts_mut(start, of.bytes() as usize / 2) }
+}
+
+/// Whole numbers of −7 to 7, which FP8 keeps exactly.
+fn number(value: u64) -> u16 {
+    let value = (value % 15) as i32 - 7;
+    ((value as f32).to_bits() >> 16) as u16
+}
+
+fn input(seed: u64, out: &mut [u16]) {
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = number((seed ^ i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40);
+    }
+}
+
+fn map(op: usize, from: &[u16], first: u32, out: &mut [u16]) {
+    let skip = first as usize * ROW as usize / 2;
+    for (i, out) in out.iter_mut().enumerate() {
+        let read = from.get((skip + i) % from.len().max(1)).copied().unwrap_or(0);
+        let value = f32::from_bits(u32::from(read) << 16) as i32 + 7;
+        *out = number(value as u64 * 2 + op as u64 + 1);
+    }
+}
+
+/// A tensor from scratch: `len` numbers from row `start` on.
+fn expected(seed: u64, tensor: usize, start: u32, len: usize) -> Vec<u16> {
+    let mut made = vec![0; X as usize / 2];
+    input(seed, &mut made);
+    if tensor == X_IN {
+        return made;
+    }
+    for tensor_made in chain(tensor) {
+        let (op, routed) = (tensor_made - 1, tensor_made >= DISPATCHED);
+        let (length, first) = match (routed, tensor_made) {
+            (false, _) => (FIXED[tensor_made] as usize / 2, 0),
+            (true, DISPATCHED) => (len, start),
+            (true, _) => (len, 0),
+        };
+        let mut out = vec![0; length];
+        map(op, &made, first, &mut out);
+        made = out;
+    }
+    made
+}
+
+/// The tensors that are made on the way to one.
+fn chain(tensor: usize) -> impl Iterator<Item = usize> {
+    (LN..=tensor).filter(move |&made| made != ROUTING || tensor == ROUTING)
+}

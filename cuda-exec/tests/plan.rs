@@ -1,0 +1,123 @@
+//! A pipeline rank under its plan, with real buffers on the host device.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bagualu_exec::device::DeviceError;
+use bagualu_exec::fault::{Faults, FaultyDevice};
+use bagualu_exec::host::{HostConfig, HostDevice};
+use bagualu_exec::rank::RankError;
+use bagualu_exec::store::StoreError;
+
+mod common;
+
+use common::{Job, Outcome, run};
+
+fn host(bytes: u64) -> HostDevice {
+    let config = HostConfig { device_bytes: Some(bytes), ..HostConfig::default() };
+    HostDevice::open(config).expect("a host")
+}
+
+/// Runs on a device of exactly D bytes and expects every tensor exact and all memory given back.
+fn run_exactly(job: Job) -> Outcome {
+    let device = Arc::new(host(job.device_bytes));
+    let outcome =
+        run(Arc::<HostDevice>::clone(&device), job).unwrap_or_else(|error| panic!("{job:?}: {error}"));
+    assert_eq!(outcome.wrong, 0, "{job:?}: {outcome:?}");
+    assert!(device.device_usage().peak <= job.device_bytes, "{job:?}");
+    assert_eq!((device.device_usage().bytes, device.pinned_usage().bytes), (0, 0), "all is given back");
+    outcome
+}
+
+#[test]
+fn every_tensor_is_exact_and_the_device_never_holds_more_than_it_has() {
+    let mut all = Outcome::default();
+    for device_bytes in [1_000_000, 450_000, 320_000, 260_000] {
+        for seed in 0..6 {
+            let outcome = run_exactly(Job { seed, ..Job::new(device_bytes) });
+            assert!(outcome.checked >= 4 * 8 * 2 * 7, "{outcome:?}");
+            all = all.plus(outcome);
+        }
+    }
+    // The controller's means are all in use here.
+    let counts = all.counts;
+    for used in [counts.replanned, counts.waits, counts.early, counts.offloaded, all.hooks, all.split] {
+        assert!(used > 0, "{all:?}");
+    }
+}
+
+#[test]
+fn with_everything_kept_the_same_job_fails() {
+    let job = Job { controlled: false, ..Job::new(320_000) };
+    let error = run(Arc::new(host(job.device_bytes)), job).expect_err("more than there is");
+    assert!(
+        matches!(error, RankError::Store(StoreError::Device(DeviceError::OutOfMemory { .. }))),
+        "{error}"
+    );
+    run_exactly(Job { device_bytes: 4_000_000, ..job });
+}
+
+#[test]
+fn a_hook_that_fails_ends_its_iteration_alone() {
+    let job = Job { iterations: 6, ..Job::new(260_000) };
+    let hooks = run_exactly(job).hooks;
+    assert!(hooks > 10, "{hooks}");
+    for failing in [0, 1, hooks / 2] {
+        let outcome = run_exactly(Job { failing_hook: Some(failing), ..job });
+        assert_eq!(outcome.abandoned, 1, "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_holds_more_than_planned_is_offloaded_after_all() {
+    let outcome = run_exactly(Job { measured_above: 20_000, ..Job::new(450_000) });
+    assert!(outcome.counts.corrections > 0, "{outcome:?}");
+}
+
+#[test]
+fn late_copies_change_no_byte() {
+    let mut late = 0;
+    for seed in 0..8 {
+        let faults =
+            Faults { seed, late_copies: 160, late_by: Duration::from_micros(300), ..Faults::default() };
+        let device = FaultyDevice::new(host(320_000), faults).expect("a device");
+        let device = Arc::new(device);
+        let job = Job { seed, iterations: 2, ..Job::new(320_000) };
+        let outcome = run(Arc::<FaultyDevice<HostDevice>>::clone(&device), job)
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(outcome.wrong, 0, "seed {seed}: {outcome:?}");
+        late += device.injected().late_copies;
+        assert!(device.inner().device_usage().peak <= 320_000);
+    }
+    assert!(late > 50, "{late}");
+}
+
+#[test]
+fn every_fault_is_a_typed_error_and_never_a_hang() {
+    let job = Job { iterations: 2, ..Job::new(320_000) };
+    let (mut seen, mut deaths) = ([0u32; 2], 0);
+    for seed in 0..12 {
+        let none = Faults { seed, ..Faults::default() };
+        let kinds = [
+            Faults { pinned_failures: 255, ..none },
+            Faults { device_failures: 2, ..none },
+            Faults { death_at_copy: Some(seed * 5), ..none },
+        ];
+        for (kind, faults) in kinds.into_iter().enumerate() {
+            let device = Arc::new(FaultyDevice::new(host(320_000), faults).expect("a device"));
+            let ended = run(Arc::<FaultyDevice<HostDevice>>::clone(&device), Job { seed, ..job });
+            match (kind, &ended) {
+                (0 | 1, Err(RankError::Store(_))) => {
+                    seen[kind] += 1;
+                    let usage = (device.inner().device_usage().bytes, device.inner().pinned_usage().bytes);
+                    assert_eq!(usage, (0, 0), "{faults:?}: nothing was lost");
+                }
+                (2, Err(RankError::Store(_))) => deaths += 1,
+                // The fault never came, or an allocation waited and was tried again.
+                (_, Ok(outcome)) => assert_eq!(outcome.wrong, 0, "{faults:?}"),
+                (_, Err(error)) => panic!("{faults:?}: {error}"),
+            }
+        }
+    }
+    assert!(seen[0] > 0 && seen[1] > 0 && deaths > 0, "{seen:?}, {deaths}");
+}
