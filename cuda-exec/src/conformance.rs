@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::device::{Backend, Device, DeviceError};
 
 mod bench;
+mod casts;
 mod copies;
 mod events;
 mod memory;
@@ -69,7 +70,7 @@ pub enum Outcome {
 
 type Test = fn(&Bench) -> Result<(), Outcome>;
 
-const CASES: [(&str, Test); 23] = [
+const CASES: [(&str, Test); 25] = [
     ("allocations_are_apart", memory::allocations_are_apart),
     ("pinned_memory_is_aligned_and_readable", memory::pinned_memory_is_aligned_and_readable),
     ("a_huge_allocation_is_out_of_memory", memory::a_huge_allocation_is_out_of_memory),
@@ -79,6 +80,8 @@ const CASES: [(&str, Test); 23] = [
     ("unequal_lengths_are_refused", copies::unequal_lengths_are_refused),
     ("one_stream_keeps_its_order", copies::one_stream_keeps_its_order),
     ("large_copies_meet_both_ways", copies::large_copies_meet_both_ways),
+    ("casts_are_those_of_the_host", casts::casts_are_those_of_the_host),
+    ("casts_of_other_lengths_are_refused", casts::casts_of_other_lengths_are_refused),
     ("many_threads_submit", copies::many_threads_submit),
     ("host_functions_keep_their_order", streams::host_functions_keep_their_order),
     ("submission_returns_at_once", streams::submission_returns_at_once),

@@ -12,6 +12,8 @@
 use core::ffi::c_void;
 use core::{fmt, ptr};
 
+use crate::fp8::Cast;
+
 mod error;
 
 pub use error::DeviceError;
@@ -99,6 +101,39 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// As for [`copy_out`](Self::copy_out).
     unsafe fn copy_in(&self, from: PinnedSlice, to: DeviceSlice, stream: Stream) -> Result<(), DeviceError>;
 
+    /// Casts `from` to `values` and `scales` (FP32, aligned to four bytes), with the bits that [`Cast::quantize`] gives on the host.
+    ///
+    /// # Safety
+    /// - All three name memory of this device that lives, `from` unchanged and the others used by nobody else, until the cast has
+    ///   ended. They do not overlap.
+    unsafe fn quantize(
+        &self,
+        cast: &Cast,
+        from: DeviceSlice,
+        values: DeviceSlice,
+        scales: DeviceSlice,
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        let _ = (cast, from, values, scales, stream);
+        Err(DeviceError::Unsupported { backend: self.backend(), what: "quantize; keep or offload instead" })
+    }
+
+    /// Casts back what [`quantize`](Self::quantize) has written, with the bits that [`Cast::dequantize`] gives on the host.
+    ///
+    /// # Safety
+    /// As for [`quantize`](Self::quantize), with `to` for `from` and the other way round.
+    unsafe fn dequantize(
+        &self,
+        cast: &Cast,
+        values: DeviceSlice,
+        scales: DeviceSlice,
+        to: DeviceSlice,
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        let _ = (cast, values, scales, to, stream);
+        Err(DeviceError::Unsupported { backend: self.backend(), what: "dequantize; keep or offload instead" })
+    }
+
     /// Calls `function` with `data` on a thread of the device's choice, as a piece of work of `stream`
     /// (`cuLaunchHostFunc`, `hipLaunchHostFunc`).
     ///
@@ -117,6 +152,31 @@ pub trait Device: Send + Sync + fmt::Debug {
             backend: self.backend(),
             what: "launch; wait for an event and call it then",
         })
+    }
+}
+
+/// That the buffers of a cast are as long as its shape needs, and its scales aligned: what every backend asks first.
+pub(crate) fn check_cast(
+    call: &'static str,
+    backend: Backend,
+    cast: &Cast,
+    wide: DeviceSlice,
+    values: DeviceSlice,
+    scales: DeviceSlice,
+) -> Result<(), DeviceError> {
+    let shape = &cast.shape;
+    for (given, needed) in [
+        (wide.bytes(), shape.source_bytes()),
+        (values.bytes(), shape.elements()),
+        (scales.bytes(), shape.scales() * size_of::<f32>()),
+    ] {
+        if given != needed as u64 {
+            return Err(DeviceError::Mismatch { call, from: given, to: needed as u64 });
+        }
+    }
+    match scales.address().is_multiple_of(align_of::<f32>() as u64) || scales.bytes() == 0 {
+        true => Ok(()),
+        false => Err(DeviceError::Unsupported { backend, what: "scales that are not aligned to four bytes" }),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::device::{
     Backend, Device, DeviceError, DeviceSlice, Event, HostFunction, MemoryInfo, PinnedSlice, Stream,
     StreamUse,
 };
+use crate::fp8::Cast;
 
 /// Which faults, and how often. None by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -307,6 +308,30 @@ impl<D: Device> Device for FaultyDevice<D> {
         check(from.bytes(), to.bytes(), "copy_in")?;
         // SAFETY: as required of the caller.
         self.with_fate((to.address(), to.bytes()), stream, || unsafe { self.inner.copy_in(from, to, stream) })
+    }
+
+    unsafe fn quantize(
+        &self,
+        cast: &Cast,
+        from: DeviceSlice,
+        values: DeviceSlice,
+        scales: DeviceSlice,
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: as required of the caller.
+        unsafe { self.inner.quantize(cast, from, values, scales, stream) }
+    }
+
+    unsafe fn dequantize(
+        &self,
+        cast: &Cast,
+        values: DeviceSlice,
+        scales: DeviceSlice,
+        to: DeviceSlice,
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: as required of the caller.
+        unsafe { self.inner.dequantize(cast, values, scales, to, stream) }
     }
 
     unsafe fn launch(

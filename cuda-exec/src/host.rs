@@ -12,8 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::device::{
     Backend, Device, DeviceError, DeviceSlice, Event, HostFunction, MemoryInfo, PinnedSlice, Stream,
-    StreamUse,
+    StreamUse, check_cast,
 };
+use crate::fp8::Cast;
 use crate::sync::Arc;
 
 mod memory;
@@ -24,7 +25,7 @@ mod worker;
 pub use memory::Tier;
 
 use memory::Memory;
-use queue::{Command, Mark, Queue};
+use queue::{CastWork, Command, Mark, Queue};
 use slab::Slab;
 use worker::Worker;
 
@@ -137,6 +138,17 @@ impl HostDevice {
             return Err(DeviceError::Mismatch { call, from: from.1, to: to.1 });
         }
         self.submit(stream, Command::Copy { from: from.0, to: to.0, bytes: from.1 })
+    }
+
+    fn cast(
+        &self,
+        cast: &Cast,
+        back: bool,
+        [wide, values, scales]: [DeviceSlice; 3],
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        let (wide, values, scales) = (wide.address(), values.address(), scales.address());
+        self.submit(stream, Command::Cast(CastWork { cast: *cast, back, wide, values, scales }))
     }
 }
 
@@ -259,6 +271,30 @@ impl Device for HostDevice {
 
     unsafe fn copy_in(&self, from: PinnedSlice, to: DeviceSlice, stream: Stream) -> Result<(), DeviceError> {
         self.copy("copy_in", (from.address(), from.bytes()), (to.address(), to.bytes()), stream)
+    }
+
+    unsafe fn quantize(
+        &self,
+        cast: &Cast,
+        from: DeviceSlice,
+        values: DeviceSlice,
+        scales: DeviceSlice,
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        check_cast("quantize", Backend::Host, cast, from, values, scales)?;
+        self.cast(cast, false, [from, values, scales], stream)
+    }
+
+    unsafe fn dequantize(
+        &self,
+        cast: &Cast,
+        values: DeviceSlice,
+        scales: DeviceSlice,
+        to: DeviceSlice,
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        check_cast("dequantize", Backend::Host, cast, to, values, scales)?;
+        self.cast(cast, true, [to, values, scales], stream)
     }
 
     unsafe fn launch(

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use crate::device::{DeviceError, HostFunction};
+use crate::fp8::Cast;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, wait};
 
 #[cfg(all(test, loom))]
@@ -22,12 +23,24 @@ const COMMANDS: usize = 256;
 pub(crate) enum Command {
     /// Bytes from one address to another.
     Copy { from: u64, to: u64, bytes: u64 },
+    /// A cast, or one back.
+    Cast(CastWork),
     /// Nothing until another stream has come as far.
     Wait(Mark),
     /// A function of the caller, with its data's address.
     Call { function: HostFunction, data: usize },
     /// The same as a closure.
     Run(Box<dyn FnOnce() + Send>),
+}
+
+/// A cast and the addresses of its buffers, which are as long as its shape needs.
+#[derive(Clone, Copy)]
+pub(crate) struct CastWork {
+    pub(crate) cast: Cast,
+    pub(crate) back: bool,
+    pub(crate) wide: u64,
+    pub(crate) values: u64,
+    pub(crate) scales: u64,
 }
 
 /// A point of a stream's work.

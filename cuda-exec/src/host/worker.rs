@@ -1,10 +1,10 @@
 //! The thread behind a stream.
 
 use std::io;
-use std::ptr;
 use std::thread::{self, JoinHandle};
+use std::{ptr, slice};
 
-use super::queue::{Command, Queue};
+use super::queue::{CastWork, Command, Queue};
 use crate::device::{DeviceError, StreamUse};
 use crate::sync::Arc;
 
@@ -74,12 +74,56 @@ fn perform(command: Command) -> Result<(), DeviceError> {
             // slice never overlaps device memory.
             unsafe { ptr::copy_nonoverlapping(from, to, bytes as usize) };
         }
+        // SAFETY: who submitted the cast keeps its buffers alive and to it alone until it has ended; their lengths were
+        // checked then.
+        Command::Cast(work) => return unsafe { run_cast(&work) },
         Command::Wait(mark) => return mark.wait(),
         // SAFETY: who submitted the function vouches for it and its data.
         Command::Call { function, data } => unsafe { function(ptr::with_exposed_provenance_mut(data)) },
         Command::Run(work) => work(),
     }
     Ok(())
+}
+
+/// # Safety
+/// - The buffers are as long as the shape needs and scales aligned. What is read stays unchanged, what is written is this cast's alone.
+unsafe fn run_cast(work: &CastWork) -> Result<(), DeviceError> {
+    let shape = &work.cast.shape;
+    let (wide, values, scales) = (shape.source_bytes(), shape.elements(), shape.scales());
+    // SAFETY: as required of the caller.
+    let done = unsafe {
+        if work.back {
+            let (from, by) = (shared(work.values, values), shared(work.scales, scales));
+            work.cast.dequantize(from, by, exclusive(work.wide, wide))
+        } else {
+            let (to, by) = (exclusive(work.values, values), exclusive(work.scales, scales));
+            work.cast.quantize(shared(work.wide, wide), to, by)
+        }
+    };
+    done.map_err(|error| {
+        let call = if work.back { "dequantize" } else { "quantize" };
+        DeviceError::Library { call, code: 0, message: error.to_string() }
+    })
+}
+
+/// # Safety
+/// - `length` elements from `address` live, aligned, and nobody changes them.
+unsafe fn shared<'a, T>(address: u64, length: usize) -> &'a [T] {
+    if length == 0 {
+        return &[];
+    }
+    // SAFETY: as required of the caller.
+    unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(address as usize), length) }
+}
+
+/// # Safety
+/// - `length` elements from `address` live, aligned, and nobody else uses them.
+unsafe fn exclusive<'a, T>(address: u64, length: usize) -> &'a mut [T] {
+    if length == 0 {
+        return &mut [];
+    }
+    // SAFETY: as required of the caller.
+    unsafe { slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(address as usize), length) }
 }
 
 /// Tells the waiters of a worker that dies.
