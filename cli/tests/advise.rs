@@ -267,7 +267,7 @@ fn a_script_on_standard_input_is_advised_on_like_a_file() {
 
 #[test]
 fn a_run_that_strategies_carry_is_told_what_would_halve_them() {
-    let arguments = ["qwen3-30b-a3b.sh", "--device", "a100-80g", "--memory", "45"];
+    let arguments = ["qwen3-30b-a3b.sh", "--device", "a100-80g", "--memory", "46"];
     let advice = advice(&arguments);
     assert_eq!(advice["given"]["verdict"], "needs_strategies");
     let candidates = list(&advice["candidates"]);

@@ -73,7 +73,7 @@ fn what_the_optimizer_takes_of_the_host_cannot_be_offloaded_to() {
     let optimizer = free["ranks"].as_array().expect("ranks").iter().map(|rank| &rank["optimizer_host_bytes"]);
     let host = gib(optimizer.filter_map(Value::as_u64).max().expect("a rank"));
     let offloaded = |host: &str| {
-        let tight = ["--memory", "28", "--margin", "0", "--host", host];
+        let tight = ["--memory", "28.5", "--margin", "0", "--host", host];
         let plan = answer("plan", &[&MODEL[..], &ON_HOST, &tight].concat(), 0);
         let strategies = plan["ranks"][0]["loads"][0]["strategies"].as_array().expect("strategies").clone();
         strategies.iter().filter(|chosen| chosen["strategy"] == "offload").count()

@@ -96,14 +96,18 @@ const OFFLOAD_RATIO: [(u64, Option<u64>, u64); 11] = [
     (9, Some(39_527_328_256), 36_144_916_480),
     (10, Some(34_491_172_352), 32_462_145_024),
 ];
-/// Llama-65B, sequence 8,192, on 256 H800. The activation is not fused, and its second factor a view.
+/// Llama-65B, sequence 8,192, on 256 H800. The activation is not fused, and its second factor a view. Its Megatron, of
+/// 2023, hands autograd no placeholders of gradients, which the flag behind it takes off.
 const LLAMA_65B: &[u8] = include_bytes!("../../examples/measured/llama-65b.sh");
 /// What `--kaimm-recompute-norm --kaimm-recompute-mlp-activation-func` do not keep.
 const NORMS_AND_ACTIVATION: [&str; 4] = ["ln1_out", "ln2_out", "act_gate", "act_out"];
 
 #[test]
 fn offloading_a_share_of_llama_65b() {
-    let offloading = Offloading::new(&Planned::script(LLAMA_65B, "").model, &["act_linear"]);
+    let offloading = Offloading::new(
+        &Planned::script(LLAMA_65B, "--no-gradient-accumulation-fusion").model,
+        &["act_linear"],
+    );
     let mut rows = Rows::default();
     for (recompute, from) in [(&[][..], 3), (&NORMS_AND_ACTIVATION, 0)] {
         let measured = |(_, none, recomputed): (u64, Option<u64>, u64)| match recompute.is_empty() {
@@ -180,9 +184,9 @@ const FULL: &str = "--recompute-granularity full --recompute-method uniform --re
 fn fourteen_layers_of_deepseek_v3() {
     let mut rows = Rows::default();
     let peaks = [
-        ("nothing recomputed (6311)", "", 68_704, 20),
-        ("full recomputation (6311)", FULL, 60_154, 65),
-        ("overlap of EP, nothing recomputed (6429)", "--overlap-moe-expert-parallel-comm", 70_279, 20),
+        ("nothing recomputed (6311)", "", 68_704, 15),
+        ("full recomputation (6311)", FULL, 60_154, 10),
+        ("overlap of EP, nothing recomputed (6429)", "--overlap-moe-expert-parallel-comm", 70_279, 15),
     ];
     let [none, full, _] = peaks.map(|(what, setting, mib, within)| {
         let peak = Compared { measured: mib << 20, predicted: Planned::script(DEEPSEEK_V3, setting).peak() };
@@ -193,7 +197,7 @@ fn fourteen_layers_of_deepseek_v3() {
     let saved =
         Compared { measured: none.measured - full.measured, predicted: none.predicted - full.predicted };
     rows.add(&["full recomputation saves"], &[&saved]);
-    assert!((0..=310).contains(&saved.permille()), "the run holds on to activations that it recomputes");
+    assert!(saved.permille().abs() <= 60, "saved: {}", saved.permille());
     rows.are_documented();
 }
 
@@ -210,7 +214,7 @@ fn qwen3_30b_a3b_on_sixteen_devices() {
     ] {
         let peak = Compared { measured, predicted: Planned::script(QWEN3_30B, setting).peak() };
         rows.add(&[what], &[&peak]);
-        assert!(peak.permille().abs() <= 20, "{what}: {}", peak.permille());
+        assert!(peak.permille().abs() <= 25, "{what}: {}", peak.permille());
     }
     rows.are_documented();
 }

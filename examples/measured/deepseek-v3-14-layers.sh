@@ -10,6 +10,7 @@ torchrun --nnodes 8 --nproc_per_node 8 pretrain_gpt.py \
     --moe-grouped-gemm --moe-token-dispatcher-type alltoall --mtp-num-layers 1 --seq-length 2048 \
     --vocab-size 129280 --position-embedding-type rope --normalization RMSNorm --swiglu \
     --disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 --attention-dropout 0 \
+    --cross-entropy-loss-fusion --cross-entropy-fusion-impl native \
     --micro-batch-size 1 --global-batch-size 256 --pipeline-model-parallel-size 4 \
     --pipeline-model-parallel-layout 'Ett|(tt|)*6mL' --expert-model-parallel-size 16 \
     --use-distributed-optimizer --bf16

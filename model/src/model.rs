@@ -70,7 +70,7 @@ impl Model {
         let mut kinds = Kinds { shape: &shape, rates: &rates, types: Vec::new() };
         let layouts = parallelism.stage_layouts(config)?;
         let stages = (0..parallelism.pp)
-            .map(|rank| stage(rank, config, parallelism, &layouts, &shape, &mut kinds))
+            .map(|rank| stage(rank, config, parallelism, device, &layouts, &mut kinds))
             .collect::<Result<_, _>>()?;
         let (balanced_rows, most_rows) = match &shape.moe {
             Some(moe) => moe.rows()?,
@@ -232,10 +232,11 @@ fn stage(
     rank: u32,
     config: &ModelConfig,
     parallelism: &Parallelism,
+    device: &Device,
     layouts: &[StageLayout],
-    shape: &Shape,
     kinds: &mut Kinds<'_>,
 ) -> Result<Stage, ModelError> {
+    let shape = kinds.shape;
     let mut share = Share::default();
     let mut chunks = Vec::new();
     let mut next = 0;
@@ -254,6 +255,7 @@ fn stage(
         chunks.push(kinds.chunk(config, layout, numbers)?);
     }
     let parameters = Parameters::new(config, shape, &share)?;
-    let static_bytes = StaticBytes::new(&parameters, parallelism, shape, message)?;
+    let weights = if device.transformer_engine { share.weights(config, shape) } else { 0 };
+    let static_bytes = StaticBytes::new(&parameters, parallelism, shape, weights, message)?;
     Ok(Stage { rank, chunks, parameters, static_bytes })
 }

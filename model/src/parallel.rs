@@ -133,6 +133,8 @@ pub struct Parallelism {
     pub distributed_optimizer: bool,
     /// What the optimizer keeps.
     pub optimizer: Optimizer,
+    /// Whether linear layers add to the gradient buffer themselves: not with `--no-gradient-accumulation-fusion`.
+    pub fused_gradients: bool,
     /// FP8 training (`--fp8-format`); `None`: linear layers run in [`Self::precision`].
     pub fp8: Option<Fp8>,
     /// Whether fc1's output is kept in FP8 for the activation's backward
@@ -165,6 +167,7 @@ impl Default for Parallelism {
             fp16: false,
             distributed_optimizer: false,
             optimizer: Optimizer::default(),
+            fused_gradients: true,
             fp8: None,
             fp8_activation_store: false,
             row_padding: RowPadding::default(),

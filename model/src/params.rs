@@ -1,6 +1,7 @@
 //! Parameter counts: of a rank by part, and of the whole model.
 
 mod attention;
+mod linear;
 
 use std::ops::Range;
 
@@ -84,6 +85,8 @@ pub(crate) struct Share {
     pub norms: u128,
     /// Layers of multi-token prediction, whose transformer layers are among the others.
     pub mtp: u128,
+    /// Whether the output layer runs here, with whatever weights.
+    pub loss: bool,
 }
 
 impl Share {
@@ -100,6 +103,7 @@ impl Share {
         self.norms += u128::from(if with_layer { last } else { stage.loss });
         self.layers.extend(config.layers..config.layers + stage.mtp);
         self.mtp += u128::from(stage.mtp);
+        self.loss |= stage.loss;
         self.norms += 3 * u128::from(stage.mtp);
     }
 }

@@ -14,6 +14,11 @@ pub struct StaticBytes {
     pub fp8_weights: u64,
     /// The gradient buffer.
     pub gradients: u64,
+    /// Gradients of weights that nobody reads. Where linear layers add to the gradient buffer themselves, autograd
+    /// gets an empty tensor instead, in the weights' type: Transformer Engine keeps one for each shape of weight from
+    /// the first backward on (`get_dummy_wgrad` in its `module/base.py`, since 2.3; experts' since 2.10), and Megatron's
+    /// output layer takes its own from there (`tensor_parallel/layers.py`, since 0.14). None on devices with another.
+    pub placeholders: u64,
     /// Optimizer state: main parameters (BF16 runs) and Adam's two moments.
     pub optimizer: u64,
     /// Pipeline messages on their way.
@@ -26,16 +31,18 @@ pub struct StaticBytes {
 impl StaticBytes {
     /// All parts on the device.
     pub fn total(&self) -> u64 {
-        [self.weights, self.fp8_weights, self.gradients, self.optimizer, self.buffers]
-            .into_iter()
-            .fold(0, u64::saturating_add)
+        let parts =
+            [self.weights, self.fp8_weights, self.gradients, self.placeholders, self.optimizer, self.buffers];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Static bytes of a rank that holds `parameters` and whose largest message has so many hidden states.
+    /// Static bytes of a rank that holds `parameters`, whose linear layers' weights have so many elements if each
+    /// shape counts once, and whose largest message has so many hidden states.
     pub(crate) fn new(
         parameters: &Parameters,
         parallelism: &Parallelism,
         shape: &Shape,
+        weights: u128,
         message: u128,
     ) -> Result<Self, ModelError> {
         let all = u128::from(parameters.total());
@@ -49,6 +56,7 @@ impl StaticBytes {
             _ => 4,
         };
         let (optimizer, optimizer_host) = optimizer(parameters, parallelism);
+        let placeholders = if parallelism.fused_gradients { weights } else { 0 };
         let messages = if parallelism.pp > 1 { u128::from(assumptions::RECEIVE_BUFFERS) } else { 0 };
         let fit = |what, bytes: u128| u64::try_from(bytes).map_err(|_| ModelError::Overflow { what });
         Ok(Self {
@@ -58,6 +66,7 @@ impl StaticBytes {
                 parallelism.fp8.map_or(0, |fp8| fp8_weights(fp8.recipe, linear)),
             )?,
             gradients: fit("gradients", gradient * all)?,
+            placeholders: fit("placeholders of gradients", shape.e.saturating_mul(placeholders))?,
             optimizer: fit("optimizer state", optimizer)?,
             buffers: fit("buffers", messages * message * shape.hidden())?,
             optimizer_host: fit("optimizer state on the host", optimizer_host)?,
@@ -115,11 +124,14 @@ mod tests {
 
     /// A thousand parameters of linear layers and a hundred others.
     fn bytes(fp8: Option<Fp8>) -> StaticBytes {
-        let parallelism = Parallelism { fp8, ..Parallelism::default() };
+        with(Parallelism { fp8, ..Parallelism::default() })
+    }
+
+    fn with(parallelism: Parallelism) -> StaticBytes {
         let preset = crate::Preset::named("mixtral-8x7b", None).expect("a preset");
         let shape = Shape::new(&preset.config, &parallelism);
         let parameters = Parameters { attention: 1_000, norms: 100, ..Parameters::default() };
-        StaticBytes::new(&parameters, &parallelism, &shape, 1).expect("fits")
+        StaticBytes::new(&parameters, &parallelism, &shape, 300, 1).expect("fits")
     }
 
     #[test]
@@ -136,5 +148,17 @@ mod tests {
         // Scales: FP32 for a block of 128 × 128, a byte for each 32 elements.
         assert_eq!(fp8(Fp8Recipe::Blockwise, true).fp8_weights, 2 * (1_000 + 4));
         assert_eq!(fp8(Fp8Recipe::Mxfp8, true).fp8_weights, 2 * (1_000 + 32));
+    }
+    /// In the weights' type, whatever that of the gradient buffer, and none where layers leave adding to others.
+    #[test]
+    fn placeholders_are_there_where_linear_layers_add_to_the_buffer() {
+        let placeholders = |parallelism| with(parallelism).placeholders;
+        assert_eq!(placeholders(Parallelism::default()), 600);
+        let fp32 = Parallelism { precision: Precision::Fp32, ..Parallelism::default() };
+        assert_eq!(placeholders(fp32), 1_200);
+        let fp8 = Some(Fp8 { recipe: Fp8Recipe::Tensorwise, parameters: true });
+        assert_eq!(placeholders(Parallelism { fp8, ..Parallelism::default() }), 600);
+        let apart = Parallelism { fused_gradients: false, ..Parallelism::default() };
+        assert_eq!((placeholders(apart.clone()), with(apart).total() + 600), (0, bytes(None).total()));
     }
 }

@@ -91,6 +91,7 @@ struct Static {
     weights: u64,
     fp8_weights: u64,
     gradients: u64,
+    placeholders: u64,
     optimizer: u64,
     buffers: u64,
 }
@@ -218,6 +219,7 @@ fn rank_report<'a>(plan: &'a Plan, rank: &'a RankPlan) -> Rank<'a> {
             weights: bytes.weights,
             fp8_weights: bytes.fp8_weights,
             gradients: bytes.gradients,
+            placeholders: bytes.placeholders,
             optimizer: bytes.optimizer,
             buffers: bytes.buffers,
         },

@@ -96,7 +96,7 @@ fn statics(plan: &Plan) -> String {
             rank.rank.to_string(),
             layers(plan, rank),
             bytes(parts.weights.saturating_add(parts.fp8_weights)),
-            bytes(parts.gradients),
+            bytes(parts.gradients.saturating_add(parts.placeholders)),
             bytes(parts.optimizer),
             bytes(parts.buffers),
             bytes(rank.device_bytes),
@@ -119,12 +119,13 @@ fn provisioned(rank: &RankPlan, what: impl Fn(&Provision) -> String) -> String {
     rank.provision.as_ref().map_or("-".to_owned(), what)
 }
 
-/// What the columns do not show: FP8 weights, and what the optimizer keeps on the host.
+/// What the columns do not show: FP8 weights, gradients that nobody reads, and what the optimizer keeps on the host.
 fn beside(plan: &Plan) -> String {
     let most = |part: fn(&StaticBytes) -> u64| plan.ranks.iter().map(|rank| part(&rank.static_bytes)).max();
     let mut text = String::new();
     for (what, most) in [
         ("FP8 weights, among the weights", most(|parts| parts.fp8_weights)),
+        ("Placeholders, among the gradients", most(|parts| parts.placeholders)),
         ("Optimizer on the host", most(|parts| parts.optimizer_host)),
     ] {
         if let Some(most @ 1..) = most {

@@ -23,6 +23,9 @@ pub struct Device {
     pub memory_bytes: u64,
     /// Memory set aside for fragmentation, context and workspace, bytes.
     pub margin_bytes: u64,
+    /// Whether NVIDIA's Transformer Engine runs on it. What a port of it keeps for itself is not known, and has room in
+    /// the margin.
+    pub transformer_engine: bool,
     /// Pinned host memory for offloading, bytes for each device.
     pub host_bytes: u64,
     /// Peak BF16 rate, FLOP/s.

@@ -34,6 +34,7 @@ impl Reader<'_> {
             fp16: self.flags.switch("--fp16"),
             distributed_optimizer: self.flags.switch("--use-distributed-optimizer"),
             optimizer: self.optimizer()?,
+            fused_gradients: !self.flags.switch("--no-gradient-accumulation-fusion"),
             fp8: self.fp8()?,
             row_padding: self.row_padding()?,
             fp8_activation_store: self.flags.switch("--activation-func-fp8-input-store"),

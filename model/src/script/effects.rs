@@ -102,7 +102,6 @@ const DIFFERS: &[(&str, &str)] = &[
     ("--use-te-activation-func", "Megatron's own activation is modelled"),
     ("--disable-jit-fuser", "fused kernels are modelled"),
     ("--qk-l2-norm", "the L2 norm of queries and keys is not counted"),
-    ("--no-gradient-accumulation-fusion", "weight gradients are modelled as accumulated in place"),
     ("--no-clone-scatter-output-in-embedding", "the whole embedding's output is modelled as freed"),
     ("--disable-clone-scatter-output-in-embedding", "the whole embedding's output is modelled as freed"),
     ("--no-pad-vocab-size", "the vocabulary is modelled as padded"),

@@ -114,6 +114,7 @@ pub const FLAGS: &[Flag] = &[
     switch("--bf16", "BF16"),
     switch("--fp16", "FP16: 2 bytes, like BF16, and such gradients"),
     switch("--use-distributed-optimizer", "Divide optimizer state over data parallel ranks"),
+    switch("--no-gradient-accumulation-fusion", "Weight gradients of their own, added to the buffer later"),
     value("--optimizer", "KIND", "adam, sgd, lion or muon [adam]"),
     value("--sgd-momentum", "F", "0: SGD keeps no state [0.9]"),
     switch("--use-precision-aware-optimizer", "Optimizer state in the types below"),

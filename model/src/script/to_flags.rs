@@ -125,6 +125,7 @@ fn parallelism_flags(parallelism: &Parallelism) -> Vec<String> {
     list.switch("--use-distributed-optimizer", parallelism.distributed_optimizer);
     list.switch("--activation-func-fp8-input-store", parallelism.fp8_activation_store);
     optimizer(parallelism, &mut list);
+    list.switch("--no-gradient-accumulation-fusion", !parallelism.fused_gradients);
     fp8(parallelism, &mut list);
     layout(parallelism, &mut list);
     list.0

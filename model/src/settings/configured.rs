@@ -10,6 +10,7 @@ use bagualu_core::schedule::{Event, Pipeline, ScheduleError};
 use bagualu_core::set::Set;
 
 use super::curve::{ChunkCurve, Setting};
+use super::left_behind::left_behind;
 use super::offload::{Chooser, Layers, UnitOffload};
 use super::recompute::{Recomputed, full_units};
 use super::{ActivationSettings, Method, Recompute};
@@ -23,7 +24,7 @@ pub struct Configured {
     pub plans: Vec<Vec<LayerPlan>>,
     /// Bytes of activations that are held between forwards and backwards, at their highest.
     pub held_bytes: u64,
-    /// The most bytes on the device beside static ones: work and what runs again included.
+    /// The most bytes on the device beside static ones: work, what runs again, and what it leaves behind included.
     pub peak_bytes: u64,
     /// Bytes in host memory at their highest.
     pub host_bytes: u64,
@@ -136,7 +137,7 @@ impl Iteration<'_> {
         Ok(Configured {
             plans: self.plans(),
             held_bytes: triangle_peak(self.events, costs)?,
-            peak_bytes: peak(self.events, costs)?.bytes,
+            peak_bytes: peak(self.events, costs)?.bytes.saturating_add(left_behind(self.chunks)),
             host_bytes: self.host_bytes(),
             compute_ns: self.compute_ns,
             added_ns: again.chain(copies).fold(0, u64::saturating_add),

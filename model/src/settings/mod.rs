@@ -7,6 +7,7 @@
 
 mod configured;
 mod curve;
+mod left_behind;
 mod modules;
 mod offload;
 mod recompute;
