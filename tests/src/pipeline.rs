@@ -10,6 +10,8 @@ pub fn small(memory_mib: u64) -> Model {
     (parallelism.pp, parallelism.ep, parallelism.chunks) = (4, 8, 1);
     parallelism.gpus = 4 * 8 * parallelism.tp;
     parallelism.repeat(6);
+    // The memory is for activations: no placeholders of gradients in it.
+    parallelism.fused_gradients = false;
     let mut device = Device::named("h100-80g").expect("a device");
     device.memory_bytes = memory_mib << 20;
     Model::new(&preset.config, parallelism, &device).expect("a model")
