@@ -6,7 +6,7 @@
 //!                                └──► kernel: the source for a device's compiler, and its launch
 //! ```
 //!
-//! All paths give the same bits: [`scalar`] defines them, and tests compare the others with it. The scale of a block is the
+//! All paths give the same bits: `scalar` defines them, and tests compare the others with it. The scale of a block is the
 //! least power of two, at least 2^−126, by which the block's largest finite magnitude fits the format, so scaling never
 //! rounds; a block of zeros has 1. Rounding is to nearest, ties to even. NaN and infinities stay what they are and do not
 //! count for the scale; E4M3 has no infinity and stores NaN.
@@ -14,6 +14,7 @@
 mod error;
 mod host;
 mod isa;
+pub mod kernel;
 mod lanes;
 mod scalar;
 mod shape;
