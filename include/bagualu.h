@@ -30,6 +30,61 @@
 #include <stdint.h>
 
 /**
+ * Four bits of exponent, up to 448, no infinity.
+ */
+#define BAGUALU_FP8_E4M3 0
+
+/**
+ * Five bits of exponent, up to 57344, with infinities.
+ */
+#define BAGUALU_FP8_E5M2 1
+
+/**
+ * A finite number beyond the format's largest becomes that one.
+ */
+#define BAGUALU_OVERFLOW_SATURATE 0
+
+/**
+ * It becomes what the format has instead: NaN in E4M3, infinity in E5M2.
+ */
+#define BAGUALU_OVERFLOW_NAN 1
+
+/**
+ * CUDA device 0; without one HIP device 0; without either the host.
+ */
+#define BAGUALU_DEVICE_AUTO 0
+
+/**
+ * Threads of this process, ordinary memory.
+ */
+#define BAGUALU_DEVICE_HOST 1
+
+/**
+ * NVIDIA.
+ */
+#define BAGUALU_DEVICE_CUDA 2
+
+/**
+ * AMD and Hygon DCU.
+ */
+#define BAGUALU_DEVICE_HIP 3
+
+/**
+ * The stream runs operators.
+ */
+#define BAGUALU_STREAM_COMPUTE 0
+
+/**
+ * The stream copies to the host.
+ */
+#define BAGUALU_STREAM_COPY_OUT 1
+
+/**
+ * The stream copies from the host.
+ */
+#define BAGUALU_STREAM_COPY_IN 2
+
+/**
  * Always kept and counted: block inputs, RNG state, the routing's layout.
  */
 #define BAGUALU_TENSOR_BLOCK_INPUT 1
@@ -280,6 +335,66 @@ enum bagualu_status
      * A unit is not between its forward and its backward.
      */
     BAGUALU_STATUS_NOT_IN_FLIGHT = 8264,
+    /**
+     * A library that the device needs is not on this machine.
+     */
+    BAGUALU_STATUS_DEVICE_ABSENT = 8280,
+    /**
+     * There is no device of this number.
+     */
+    BAGUALU_STATUS_NO_SUCH_DEVICE = 8281,
+    /**
+     * Device memory is used up.
+     */
+    BAGUALU_STATUS_OUT_OF_MEMORY = 8282,
+    /**
+     * Host memory could not be allocated or pinned.
+     */
+    BAGUALU_STATUS_OUT_OF_PINNED_MEMORY = 8283,
+    /**
+     * A stream, event or memory that the device does not have (any more).
+     */
+    BAGUALU_STATUS_NO_SUCH_STREAM = 8284,
+    /**
+     * Source and destination do not go together.
+     */
+    BAGUALU_STATUS_MISMATCH = 8285,
+    /**
+     * The device cannot do this.
+     */
+    BAGUALU_STATUS_UNSUPPORTED = 8286,
+    /**
+     * The device's library reported an error.
+     */
+    BAGUALU_STATUS_DRIVER = 8287,
+    /**
+     * Work under way was lost; what it wrote is undefined.
+     */
+    BAGUALU_STATUS_LOST = 8288,
+    /**
+     * The engine's host memory is used up: keep the tensor, or offload something else.
+     */
+    BAGUALU_STATUS_POOL_FULL = 8300,
+    /**
+     * Every place of the engine for a tensor is taken.
+     */
+    BAGUALU_STATUS_NO_SLOT = 8301,
+    /**
+     * A ticket was used up before, or is none of this engine's.
+     */
+    BAGUALU_STATUS_TICKET_SPENT = 8302,
+    /**
+     * The call does not fit what was done with the ticket.
+     */
+    BAGUALU_STATUS_TICKET_STATE = 8303,
+    /**
+     * No copies are under way that would free the bytes.
+     */
+    BAGUALU_STATUS_NOTHING_LEAVING = 8304,
+    /**
+     * A tensor or these buffers cannot be cast.
+     */
+    BAGUALU_STATUS_BAD_CAST = 8305,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -393,6 +508,71 @@ typedef uint32_t bagualu_group;
 #endif // __cplusplus
 
 /**
+ * The element types that tensors come with; only the floating-point ones of 16 and 32 bits are cast.
+ */
+enum bagualu_dtype
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Masks.
+     */
+    BAGUALU_DTYPE_BOOL = 0,
+    /**
+     * Unsigned, 8 bits.
+     */
+    BAGUALU_DTYPE_U8 = 1,
+    /**
+     * Signed, 8 bits.
+     */
+    BAGUALU_DTYPE_I8 = 2,
+    /**
+     * Signed, 16 bits.
+     */
+    BAGUALU_DTYPE_I16 = 3,
+    /**
+     * Signed, 32 bits.
+     */
+    BAGUALU_DTYPE_I32 = 4,
+    /**
+     * Signed, 64 bits.
+     */
+    BAGUALU_DTYPE_I64 = 5,
+    /**
+     * FP8 with four bits of exponent.
+     */
+    BAGUALU_DTYPE_E4M3 = 6,
+    /**
+     * FP8 with five bits of exponent.
+     */
+    BAGUALU_DTYPE_E5M2 = 7,
+    /**
+     * IEEE binary16.
+     */
+    BAGUALU_DTYPE_F16 = 8,
+    /**
+     * bfloat16.
+     */
+    BAGUALU_DTYPE_BF16 = 9,
+    /**
+     * IEEE binary32.
+     */
+    BAGUALU_DTYPE_F32 = 10,
+    /**
+     * IEEE binary64.
+     */
+    BAGUALU_DTYPE_F64 = 11,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum bagualu_dtype bagualu_dtype;
+#else
+typedef uint32_t bagualu_dtype;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
  * How memory is divided among the micro-batches of one rank: Algorithm 1 of the paper.
  *
  * Made by `bagualu_budget_new`, freed by `bagualu_budget_free`. Functions that take it as `const` may run at the same
@@ -417,6 +597,30 @@ typedef struct bagualu_budget bagualu_budget;
 typedef struct bagualu_controller bagualu_controller;
 
 /**
+ * A device: its memory, streams, events and copies.
+ *
+ * Made by `bagualu_device_open`, freed by `bagualu_device_free`. All functions may run on any number of threads at once.
+ * What was made of it (`bagualu_engine`, …) keeps it alive behind its handle. Work submitted to one stream runs in order,
+ * streams run beside each other, and submissions return at once.
+ */
+typedef struct bagualu_device bagualu_device;
+
+/**
+ * Copies tensors to pinned host memory and back, on streams of its own.
+ *
+ * Made by `bagualu_engine_new`, freed by `bagualu_engine_free`, which waits for copies under way. One call at a time.
+ * A copy back always waits, on the device, for its own copy out: no order of calls lets a reload read what has not been
+ * written. Names below are those of the functions:
+ *
+ * forward    offload (after the work submitted to the producer's stream) gives a ticket
+ * any time   copied_out: this device memory is free now; then bagualu_controller_copied_out
+ *            block_until_released: an operator needs bytes that are still leaving
+ * backward   announce the unit; while due says something: reload it
+ *            wait: the consumer's stream goes on when the tensor is back, and the ticket is used up
+ */
+typedef struct bagualu_engine bagualu_engine;
+
+/**
  * A model on its ranks: layer types, stages, micro-batches, bytes.
  *
  * Made by `bagualu_model_read`, freed by `bagualu_model_free`. It never changes: any number of threads may use it at once.
@@ -438,6 +642,243 @@ typedef struct bagualu_scheduler bagualu_scheduler;
  * about 2 MiB; threads take one each.
  */
 typedef struct bagualu_selector bagualu_selector;
+
+/**
+ * A cast of one tensor to FP8 and back. `sizes` and `strides` count elements; the last dimension is the row. Expanded and
+ * otherwise not contiguous views, integers and masks are refused.
+ */
+typedef struct bagualu_cast {
+    /**
+     * sizeof(bagualu_cast), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * A `bagualu_dtype`.
+     */
+    uint32_t dtype;
+    /**
+     * Dimensions.
+     */
+    uint32_t dimensions;
+    /**
+     * The size of each; read during the call.
+     */
+    const uint64_t *sizes;
+    /**
+     * The stride of each; NULL: contiguous.
+     */
+    const int64_t *strides;
+    /**
+     * `BAGUALU_FP8_…`.
+     */
+    uint32_t format;
+    /**
+     * `BAGUALU_OVERFLOW_…`.
+     */
+    uint32_t overflow;
+    /**
+     * Rows that share a scale; 0 with `block_columns` 0: what the planner counts, one row.
+     */
+    uint32_t block_rows;
+    /**
+     * Elements of a row that share a scale; 0 with `block_rows` 0: what the planner counts; UINT32_MAX: whole rows.
+     */
+    uint32_t block_columns;
+    /**
+     * 1: no scales, elements are cast as they are; else 0.
+     */
+    uint32_t unscaled;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_cast;
+
+/**
+ * What a cast reads and writes.
+ */
+typedef struct bagualu_cast_sizes {
+    /**
+     * sizeof(bagualu_cast_sizes), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Bytes of the tensor.
+     */
+    uint64_t source_bytes;
+    /**
+     * Bytes of the FP8 values.
+     */
+    uint64_t value_bytes;
+    /**
+     * Scales, 4 bytes each.
+     */
+    uint64_t scales;
+} bagualu_cast_sizes;
+
+/**
+ * Which device to open. All zeros, or NULL in its place: `BAGUALU_DEVICE_AUTO`.
+ */
+typedef struct bagualu_device_config {
+    /**
+     * sizeof(bagualu_device_config), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * `BAGUALU_DEVICE_…`.
+     */
+    uint32_t kind;
+    /**
+     * The number of a CUDA or HIP device.
+     */
+    uint32_t ordinal;
+    /**
+     * Device memory of the host device, bytes; 0: what the machine and the process's limits have.
+     */
+    uint64_t host_device_bytes;
+    /**
+     * Folder of the file in which the host device keeps pinned memory, UTF-8; NULL: a file in memory.
+     */
+    const char *host_tier;
+} bagualu_device_config;
+
+/**
+ * What a device is and has.
+ */
+typedef struct bagualu_device_info {
+    /**
+     * sizeof(bagualu_device_info), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Device memory that nobody uses, bytes.
+     */
+    uint64_t free_bytes;
+    /**
+     * Device memory in all, bytes.
+     */
+    uint64_t total_bytes;
+    /**
+     * `BAGUALU_DEVICE_HOST`, `…_CUDA` or `…_HIP`.
+     */
+    uint32_t kind;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_device_info;
+
+/**
+ * Memory by address: of the device where a function says device memory, of the host where it says pinned memory.
+ */
+typedef struct bagualu_memory {
+    /**
+     * Where it starts.
+     */
+    uint64_t address;
+    /**
+     * Bytes.
+     */
+    uint64_t bytes;
+} bagualu_memory;
+
+/**
+ * How an engine is set up.
+ */
+typedef struct bagualu_engine_config {
+    /**
+     * sizeof(bagualu_engine_config), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Pinned memory is never more than this, bytes.
+     */
+    uint64_t pool_bytes;
+    /**
+     * Pinned at a time, bytes; 0: 64 MiB, or the cap where that is less.
+     */
+    uint64_t slab_bytes;
+    /**
+     * Reloads due at once, bytes; 0: a quarter of the pool.
+     */
+    uint64_t window_bytes;
+    /**
+     * Reloads due at once; 0: 64.
+     */
+    uint32_t window_tensors;
+    /**
+     * Tensors that may be out at once; 0: 4096. At most 2^20.
+     */
+    uint32_t slots;
+    /**
+     * Units of one iteration; at least 1, at most 2^20.
+     */
+    uint32_t units;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_engine_config;
+
+/**
+ * Which saved tensor.
+ */
+typedef struct bagualu_key {
+    /**
+     * The unit that saved it.
+     */
+    uint32_t unit;
+    /**
+     * The layer of the unit's chunk.
+     */
+    uint16_t layer;
+    /**
+     * The tensor of the layer.
+     */
+    uint16_t tensor;
+} bagualu_key;
+
+/**
+ * What an engine has under way, bytes.
+ */
+typedef struct bagualu_engine_state {
+    /**
+     * sizeof(bagualu_engine_state), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * The most that may be pinned.
+     */
+    uint64_t pool_bytes;
+    /**
+     * Pinned so far.
+     */
+    uint64_t pinned_bytes;
+    /**
+     * Taken by tensors, rounded up.
+     */
+    uint64_t taken_bytes;
+    /**
+     * The most ever taken at once.
+     */
+    uint64_t high_water_bytes;
+    /**
+     * Leaving by copies that `bagualu_engine_copied_out` has not reported.
+     */
+    uint64_t leaving_bytes;
+    /**
+     * Reloaded and not yet waited for.
+     */
+    uint64_t returning_bytes;
+    /**
+     * Places for tensors that are taken.
+     */
+    uint32_t slots;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_engine_state;
 
 /**
  * A strategy for each saved tensor of a layer, as three sets (bit `1 << index`); a tensor in none of them is kept.
@@ -1565,6 +2006,338 @@ typedef struct bagualu_selection {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+/**
+ * Writes what a cast reads and writes.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - Structs are NULL or have their `struct_size` set, and arrays as long as the dimensions.
+ */
+bagualu_status bagualu_cast_measure(const struct bagualu_cast *cast, struct bagualu_cast_sizes *sizes);
+
+/**
+ * Casts a tensor to FP8 in this thread: `from` to `values` and `scales`, which are as long as `bagualu_cast_measure` says.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - `cast` is NULL or a struct with its `struct_size` set; each buffer is NULL or has its bytes (scales: elements), and
+ *   what is written is nobody else's meanwhile.
+ */
+bagualu_status bagualu_cast_quantize(const struct bagualu_cast *cast,
+                                     const uint8_t *from,
+                                     size_t from_bytes,
+                                     uint8_t *values,
+                                     size_t value_bytes,
+                                     float *scales,
+                                     size_t scale_count);
+
+/**
+ * Casts back in this thread: `values` and `scales` to `to`.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - As for `bagualu_cast_quantize`.
+ */
+bagualu_status bagualu_cast_dequantize(const struct bagualu_cast *cast,
+                                       const uint8_t *values,
+                                       size_t value_bytes,
+                                       const float *scales,
+                                       size_t scale_count,
+                                       uint8_t *to,
+                                       size_t to_bytes);
+
+/**
+ * Opens a device; `config` may be NULL.
+ *
+ * `BAGUALU_STATUS_DEVICE_ABSENT` if its library is not on this machine, `BAGUALU_STATUS_NO_SUCH_DEVICE` if the device is not.
+ *
+ * Thread-safe. `*device` is the caller's, to be freed by `bagualu_device_free`.
+ *
+ * The caller sees to it that:
+ * - `config` is NULL or a struct with its `struct_size` set; `device` is NULL or may be written.
+ */
+bagualu_status bagualu_device_open(const struct bagualu_device_config *config,
+                                   struct bagualu_device **device);
+
+/**
+ * Frees a device; NULL is nothing. Engines made of it live on.
+ */
+bagualu_status bagualu_device_free(struct bagualu_device *device);
+
+/**
+ * Writes what a device is and has.
+ *
+ * The caller sees to it that:
+ * - `info` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_device_describe(const struct bagualu_device *device, struct bagualu_device_info *info);
+
+/**
+ * Allocates device memory, for programs without an allocator of their own. On the host device it is ordinary memory at
+ * `memory->address`.
+ *
+ * `*memory` is the caller's, to be given back by `bagualu_device_release`.
+ *
+ * The caller sees to it that:
+ * - `memory` is NULL or may be written.
+ */
+bagualu_status bagualu_device_allocate(const struct bagualu_device *device,
+                                       uint64_t bytes,
+                                       struct bagualu_memory *memory);
+
+/**
+ * Gives back what `bagualu_device_allocate` wrote.
+ *
+ * The caller sees to it that:
+ * - `memory` is whole, is given back once, and no work that uses it is under way.
+ */
+bagualu_status bagualu_device_release(const struct bagualu_device *device, struct bagualu_memory memory);
+
+/**
+ * Allocates pinned host memory, which copies reach directly and the processor may read and write.
+ *
+ * `*memory` is the caller's, to be given back by `bagualu_device_release_pinned`.
+ *
+ * The caller sees to it that:
+ * - `memory` is NULL or may be written.
+ */
+bagualu_status bagualu_device_allocate_pinned(const struct bagualu_device *device,
+                                              uint64_t bytes,
+                                              struct bagualu_memory *memory);
+
+/**
+ * Gives back what `bagualu_device_allocate_pinned` wrote.
+ *
+ * The caller sees to it that:
+ * - `memory` is whole, is given back once, and no work that uses it is under way.
+ */
+bagualu_status bagualu_device_release_pinned(const struct bagualu_device *device,
+                                             struct bagualu_memory memory);
+
+/**
+ * Makes a stream; `use_for` is a `BAGUALU_STREAM_…`. `*stream` is the caller's, to be ended by
+ * `bagualu_device_destroy_stream`.
+ *
+ * The caller sees to it that:
+ * - `stream` is NULL or may be written.
+ */
+bagualu_status bagualu_device_create_stream(const struct bagualu_device *device,
+                                            uint32_t use_for,
+                                            uint64_t *stream);
+
+/**
+ * Takes a stream of a framework (`cudaStream_t`, `hipStream_t`; NULL: its default stream); `bagualu_device_destroy_stream`
+ * only forgets it.
+ *
+ * The caller sees to it that:
+ * - `raw` is a stream of this device and outlives its use here; `stream` is NULL or may be written.
+ */
+bagualu_status bagualu_device_adopt_stream(const struct bagualu_device *device,
+                                           void *raw,
+                                           uint64_t *stream);
+
+/**
+ * Ends a stream after its work.
+ */
+bagualu_status bagualu_device_destroy_stream(const struct bagualu_device *device, uint64_t stream);
+
+/**
+ * Blocks until all work submitted to a stream has ended.
+ */
+bagualu_status bagualu_device_synchronize(const struct bagualu_device *device, uint64_t stream);
+
+/**
+ * Makes an event, which is done until it is recorded. `*event` is the caller's, to be ended by
+ * `bagualu_device_destroy_event`.
+ *
+ * The caller sees to it that:
+ * - `event` is NULL or may be written.
+ */
+bagualu_status bagualu_device_create_event(const struct bagualu_device *device, uint64_t *event);
+
+/**
+ * Ends an event. Waits that were submitted on it keep their meaning.
+ */
+bagualu_status bagualu_device_destroy_event(const struct bagualu_device *device, uint64_t event);
+
+/**
+ * Marks all work submitted to `stream` so far.
+ */
+bagualu_status bagualu_device_record(const struct bagualu_device *device, uint64_t event, uint64_t stream);
+
+/**
+ * Work submitted to `stream` from now on starts after what `event` marks now.
+ */
+bagualu_status bagualu_device_stream_wait(const struct bagualu_device *device,
+                                          uint64_t stream,
+                                          uint64_t event);
+
+/**
+ * Whether what `event` marks has ended: `done` receives 1 if so, else 0.
+ *
+ * The caller sees to it that:
+ * - `done` is NULL or may be written.
+ */
+bagualu_status bagualu_device_is_done(const struct bagualu_device *device, uint64_t event, uint32_t *done);
+
+/**
+ * Blocks until what `event` marks has ended.
+ */
+bagualu_status bagualu_device_wait(const struct bagualu_device *device, uint64_t event);
+
+/**
+ * Copies device memory into pinned memory of the same length, as work of `stream`.
+ *
+ * The caller sees to it that:
+ * - Both are memory of this device that lives, and `from` unchanged, until the copy has ended.
+ */
+bagualu_status bagualu_device_copy_out(const struct bagualu_device *device,
+                                       struct bagualu_memory from,
+                                       struct bagualu_memory to,
+                                       uint64_t stream);
+
+/**
+ * Copies pinned memory into device memory of the same length, as work of `stream`.
+ *
+ * The caller sees to it that:
+ * - Both are memory of this device that lives, and `from` unchanged, until the copy has ended.
+ */
+bagualu_status bagualu_device_copy_in(const struct bagualu_device *device,
+                                      struct bagualu_memory from,
+                                      struct bagualu_memory to,
+                                      uint64_t stream);
+
+/**
+ * Calls `function` with `data` as a piece of work of `stream`, on a thread of the device's choice.
+ *
+ * The caller sees to it that:
+ * - `function` may be called with `data`, once, from any thread, until this work has ended; it neither waits for the
+ *   device nor throws.
+ */
+bagualu_status bagualu_device_launch(const struct bagualu_device *device,
+                                     void (*function)(void *data),
+                                     void *data,
+                                     uint64_t stream);
+
+/**
+ * Makes an engine of a device.
+ *
+ * Thread-safe. `*engine` is the caller's, to be freed by `bagualu_engine_free`; the device's handle may be freed before.
+ *
+ * The caller sees to it that:
+ * - `config` is NULL or a struct with its `struct_size` set; `engine` is NULL or may be written.
+ */
+bagualu_status bagualu_engine_new(const struct bagualu_device *device,
+                                  const struct bagualu_engine_config *config,
+                                  struct bagualu_engine **engine);
+
+/**
+ * Frees an engine, after the copies under way; NULL is nothing.
+ */
+bagualu_status bagualu_engine_free(struct bagualu_engine *engine);
+
+/**
+ * Pins memory now, up to `bytes`, so that no offload has to.
+ */
+bagualu_status bagualu_engine_warm(struct bagualu_engine *engine, uint64_t bytes);
+
+/**
+ * Starts copying device memory out, once all work submitted to `producer` so far has ended. `*ticket`, never 0, is
+ * what the tensor is asked for by.
+ *
+ * `BAGUALU_STATUS_POOL_FULL` if the host memory is used up: keep the tensor or offload something else.
+ *
+ * The caller sees to it that:
+ * - `from` is memory of the engine's device. It lives, unchanged, until `bagualu_engine_copied_out` has reported it,
+ *   `bagualu_engine_drain` has succeeded or the engine is freed. `ticket` is NULL or may be written.
+ */
+bagualu_status bagualu_engine_offload(struct bagualu_engine *engine,
+                                      struct bagualu_key key,
+                                      struct bagualu_memory from,
+                                      uint64_t producer,
+                                      uint64_t *ticket);
+
+/**
+ * The next copy-out that has ended: `found` receives 1, and `key` and `bytes` say whose device memory may be freed;
+ * or 0 if none has.
+ *
+ * The caller sees to it that:
+ * - Pointers are NULL or may be written.
+ */
+bagualu_status bagualu_engine_copied_out(struct bagualu_engine *engine,
+                                         struct bagualu_key *key,
+                                         uint64_t *bytes,
+                                         uint32_t *found);
+
+/**
+ * Blocks until the oldest copies under way, `bytes` in all, have ended; `bagualu_engine_copied_out` then reports them.
+ */
+bagualu_status bagualu_engine_block_until_released(struct bagualu_engine *engine,
+                                                   uint64_t bytes);
+
+/**
+ * The backward of `unit` comes after those announced before: what it offloaded is due from now on.
+ */
+bagualu_status bagualu_engine_announce(struct bagualu_engine *engine, uint32_t unit);
+
+/**
+ * What to bring back next, in reverse order of saving: `found` receives 1, and `key` and `bytes` say what; or 0 if nothing
+ * is due or as much as the window allows is under way.
+ *
+ * The caller sees to it that:
+ * - Pointers are NULL or may be written.
+ */
+bagualu_status bagualu_engine_due(struct bagualu_engine *engine,
+                                  struct bagualu_key *key,
+                                  uint64_t *bytes,
+                                  uint32_t *found);
+
+/**
+ * Starts copying a tensor back into `into`, once all work submitted to `*after` so far has ended, where that may still
+ * use the memory; `after` may be NULL.
+ *
+ * The caller sees to it that:
+ * - `into` is memory of the engine's device. It lives, and nothing else uses it, until work submitted to the consumer
+ *   after `bagualu_engine_wait` runs, `bagualu_engine_cancel` or `bagualu_engine_drain` succeeds or the engine is freed.
+ */
+bagualu_status bagualu_engine_reload(struct bagualu_engine *engine,
+                                     uint64_t ticket,
+                                     struct bagualu_memory into,
+                                     const uint64_t *after);
+
+/**
+ * Work submitted to `consumer` from now on starts after the tensor is back. Uses the ticket up, also where the tensor was
+ * not reloaded.
+ *
+ * `BAGUALU_STATUS_TICKET_SPENT` if it was used up before.
+ */
+bagualu_status bagualu_engine_wait(struct bagualu_engine *engine,
+                                   uint64_t ticket,
+                                   uint64_t consumer);
+
+/**
+ * Gives a tensor up and uses its ticket up. Blocks until its copy back has ended, if one is under way; its copy out is
+ * reported as ever.
+ */
+bagualu_status bagualu_engine_cancel(struct bagualu_engine *engine,
+                                     uint64_t ticket);
+
+/**
+ * Blocks until every copy under way has ended; `bagualu_engine_copied_out` still reports each.
+ */
+bagualu_status bagualu_engine_drain(struct bagualu_engine *engine);
+
+/**
+ * Writes what an engine has under way.
+ *
+ * The caller sees to it that:
+ * - `state` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_engine_read(const struct bagualu_engine *engine, struct bagualu_engine_state *state);
 
 /**
  * Writes the rows that each of `ranks` expert-parallel ranks receives, from the count matrix `[sources, experts]` that

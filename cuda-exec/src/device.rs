@@ -227,6 +227,25 @@ pub struct Stream(pub(crate) u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Event(pub(crate) u64);
 
+macro_rules! numbered {
+    ($name:ident) => {
+        impl $name {
+            /// Its number, for callers in other languages.
+            pub const fn number(self) -> u64 {
+                self.0
+            }
+
+            /// The one of this number. A device refuses numbers that it has not given.
+            pub const fn numbered(number: u64) -> Self {
+                Self(number)
+            }
+        }
+    };
+}
+
+numbered!(Stream);
+numbered!(Event);
+
 /// Bytes of device memory, by address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DeviceSlice {

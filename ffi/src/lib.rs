@@ -11,6 +11,9 @@
 
 mod arguments;
 mod boundary;
+mod cast;
+mod device;
+mod engine;
 mod group;
 mod handle;
 mod layer;
@@ -20,6 +23,9 @@ mod model;
 mod plan;
 mod status;
 
+pub use cast::*;
+pub use device::*;
+pub use engine::*;
 pub use group::*;
 pub use layer::*;
 pub use library::*;

@@ -14,6 +14,9 @@ use bagualu_core::planner::PlannerError;
 use bagualu_core::provision::ProvisionError;
 use bagualu_core::schedule::ScheduleError;
 use bagualu_core::stage::StageError;
+use bagualu_exec::device::DeviceError;
+use bagualu_exec::engine::EngineError;
+use bagualu_exec::fp8::CastError;
 
 /// What a call came to: 0, or a number from 8200 on, which neither errno nor a bool is. Numbers stay for good; those of
 /// a status that is given up are not used again. What it was exactly is in `bagualu_last_message`.
@@ -91,6 +94,38 @@ pub enum bagualu_status {
     StillLeaving = 8263,
     /// A unit is not between its forward and its backward.
     NotInFlight = 8264,
+
+    /// A library that the device needs is not on this machine.
+    DeviceAbsent = 8280,
+    /// There is no device of this number.
+    NoSuchDevice = 8281,
+    /// Device memory is used up.
+    OutOfMemory = 8282,
+    /// Host memory could not be allocated or pinned.
+    OutOfPinnedMemory = 8283,
+    /// A stream, event or memory that the device does not have (any more).
+    NoSuchStream = 8284,
+    /// Source and destination do not go together.
+    Mismatch = 8285,
+    /// The device cannot do this.
+    Unsupported = 8286,
+    /// The device's library reported an error.
+    Driver = 8287,
+    /// Work under way was lost; what it wrote is undefined.
+    Lost = 8288,
+
+    /// The engine's host memory is used up: keep the tensor, or offload something else.
+    PoolFull = 8300,
+    /// Every place of the engine for a tensor is taken.
+    NoSlot = 8301,
+    /// A ticket was used up before, or is none of this engine's.
+    TicketSpent = 8302,
+    /// The call does not fit what was done with the ticket.
+    TicketState = 8303,
+    /// No copies are under way that would free the bytes.
+    NothingLeaving = 8304,
+    /// A tensor or these buffers cannot be cast.
+    BadCast = 8305,
 }
 
 /// The name of a status, as in the header (`BAGUALU_STATUS_INFEASIBLE`); `BAGUALU_STATUS_UNKNOWN` for any other number.
@@ -146,6 +181,21 @@ names! {
     NotPending c"BAGUALU_STATUS_NOT_PENDING"
     StillLeaving c"BAGUALU_STATUS_STILL_LEAVING"
     NotInFlight c"BAGUALU_STATUS_NOT_IN_FLIGHT"
+    DeviceAbsent c"BAGUALU_STATUS_DEVICE_ABSENT"
+    NoSuchDevice c"BAGUALU_STATUS_NO_SUCH_DEVICE"
+    OutOfMemory c"BAGUALU_STATUS_OUT_OF_MEMORY"
+    OutOfPinnedMemory c"BAGUALU_STATUS_OUT_OF_PINNED_MEMORY"
+    NoSuchStream c"BAGUALU_STATUS_NO_SUCH_STREAM"
+    Mismatch c"BAGUALU_STATUS_MISMATCH"
+    Unsupported c"BAGUALU_STATUS_UNSUPPORTED"
+    Driver c"BAGUALU_STATUS_DRIVER"
+    Lost c"BAGUALU_STATUS_LOST"
+    PoolFull c"BAGUALU_STATUS_POOL_FULL"
+    NoSlot c"BAGUALU_STATUS_NO_SLOT"
+    TicketSpent c"BAGUALU_STATUS_TICKET_SPENT"
+    TicketState c"BAGUALU_STATUS_TICKET_STATE"
+    NothingLeaving c"BAGUALU_STATUS_NOTHING_LEAVING"
+    BadCast c"BAGUALU_STATUS_BAD_CAST"
 }
 
 /// Why a call failed.
@@ -347,5 +397,49 @@ impl From<GroupError> for Failure {
             _ => bagualu_status::InvalidValue,
         };
         Self::new(status, error.to_string())
+    }
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
+        let status = match error {
+            DeviceError::OutOfMemory { bytes, free } => {
+                return Self::short(bagualu_status::OutOfMemory, &error, bytes, free);
+            }
+            DeviceError::Absent { .. } => bagualu_status::DeviceAbsent,
+            DeviceError::NoSuchDevice { .. } => bagualu_status::NoSuchDevice,
+            DeviceError::OutOfPinnedMemory { .. } => bagualu_status::OutOfPinnedMemory,
+            DeviceError::NoSuchHandle { .. } => bagualu_status::NoSuchStream,
+            DeviceError::Mismatch { .. } => bagualu_status::Mismatch,
+            DeviceError::Unsupported { .. } => bagualu_status::Unsupported,
+            DeviceError::Lost { .. } => bagualu_status::Lost,
+            _ => bagualu_status::Driver,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let status = match error {
+            EngineError::Device(error) => return error.into(),
+            EngineError::Full(full) => {
+                return Self::short(bagualu_status::PoolFull, &error, full.needed, full.free);
+            }
+            EngineError::NoSlot { .. } => bagualu_status::NoSlot,
+            EngineError::NoSuchUnit { .. } => bagualu_status::NoSuchIndex,
+            EngineError::Stale { .. } => bagualu_status::TicketSpent,
+            EngineError::OutOfOrder { .. } => bagualu_status::TicketState,
+            EngineError::Length { .. } => bagualu_status::Mismatch,
+            EngineError::NothingLeaving { .. } => bagualu_status::NothingLeaving,
+            _ => bagualu_status::Lost,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<CastError> for Failure {
+    fn from(error: CastError) -> Self {
+        Self::new(bagualu_status::BadCast, error.to_string())
     }
 }

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::tools::{cc, has, pkg_config, prefix, root, scratch, stderr, stdout, succeed, text};
+use crate::tools::{cc, has, pkg_config, prefix, root, scratch, stderr, stdout, succeed};
+
+/// The programs of `tests/c`, each with its argument in the repository.
+pub const PROGRAMS: [(&str, &str); 2] = [("plan", "examples/glm-423b.sh"), ("exec", "")];
 
 /// How a program is linked.
 #[derive(Clone, Copy, Debug)]
@@ -47,23 +50,19 @@ pub fn tools_are_there(test: &str) -> bool {
 }
 
 #[test]
-fn a_c_program_plans_with_either_library() {
-    if !tools_are_there("a_c_program_plans_with_either_library") {
+fn c_programs_run_with_either_library() {
+    if !tools_are_there("c_programs_run_with_either_library") {
         return;
     }
     for linked in [Linked::Shared, Linked::Static] {
-        let program = compile("plan", linked, &[]);
-        let output = succeed(command(&program).arg(root().join("examples/glm-423b.sh")));
-        assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("plan: ok\n", ""));
+        for (name, argument) in PROGRAMS {
+            let mut program = Command::new(compile(name, linked, &[]));
+            if let Linked::Shared = linked {
+                // The static one runs where the shared library is not found.
+                program.env("LD_LIBRARY_PATH", prefix().join("lib"));
+            }
+            let output = succeed(program.arg(root().join(argument)));
+            assert_eq!((stdout(&output), stderr(&output)), (format!("{name}: ok\n"), String::new()));
+        }
     }
-}
-
-#[test]
-fn a_program_without_the_library_needs_none_of_it() {
-    if !tools_are_there("a_program_without_the_library_needs_none_of_it") {
-        return;
-    }
-    // The static program runs where the shared library is not found.
-    let program = compile("plan", Linked::Static, &[]);
-    succeed(Command::new(&program).arg(text(&root().join("examples/glm-423b.sh"))));
 }

@@ -2,13 +2,10 @@
 
 use std::process::Command;
 
-use crate::c::{Linked, command, compile, tools_are_there};
+use crate::c::{Linked, PROGRAMS, command, compile, tools_are_there};
 use crate::tools::{cc, has, root, scratch, stderr, stdout, succeed};
 
 const SANITIZED: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-
-/// What the programs are called with.
-pub const PROGRAMS: [(&str, &str); 1] = [("plan", "examples/glm-423b.sh")];
 
 /// Whether the compiler has the sanitizer's library.
 fn sanitizer_is_there(test: &str) -> bool {
