@@ -16,6 +16,8 @@ fn model(memory_mib: u64) -> Model {
     (parallelism.pp, parallelism.ep, parallelism.chunks) = (4, 8, 1);
     parallelism.gpus = 4 * 8 * parallelism.tp;
     parallelism.global_batch = 8 * parallelism.dp() * parallelism.micro_batch;
+    // The memory is for activations: no placeholders of gradients in it.
+    parallelism.fused_gradients = false;
     let mut device = Device::named("h100-80g").expect("a device");
     device.memory_bytes = memory_mib << 20;
     Model::new(&preset.config, parallelism, &device).expect("a model")
