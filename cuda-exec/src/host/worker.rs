@@ -8,6 +8,9 @@ use super::queue::{CastWork, Command, Queue};
 use crate::device::{DeviceError, StreamUse};
 use crate::sync::Arc;
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 /// A stream's thread, and the queue that it serves.
 #[derive(Debug)]
 pub(super) struct Worker {
