@@ -68,15 +68,15 @@ fn layer() -> ([TensorModel; 3], [OpModel; 3]) {
 
 fn pipeline() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1).map(|kilobytes| kilobytes.parse::<u64>());
-    let device_bytes = arguments.next().transpose()?.unwrap_or(2_600) * 1_000;
-    let host_bytes = arguments.next().transpose()?.unwrap_or(4_000) * 1_000;
+    let device_bytes = arguments.next().transpose()?.unwrap_or(2_400) * 1_000;
+    let host_bytes = arguments.next().transpose()?.unwrap_or(1_000) * 1_000;
 
     // What the rank runs, and its place in the pipeline.
     let (tensors, ops) = layer();
     let (moe, experts) = ([HIDDEN, OUTPUT].into_iter().collect(), Set::first(ops.len()));
     let types = [LayerModel { tensors: &tensors, ops: &ops, moe, experts, routed: true }];
     let chunk: &[u16] = &[0; LAYERS];
-    let copies = Knee { size_bytes: 4_096, bytes_per_s: 4_000_000_000 };
+    let copies = Knee { size_bytes: 4_096, bytes_per_s: 16_000_000_000 };
     let rooflines = Rooflines { copy_out: copies, copy_in: copies, cast: copies, uncast: copies };
     let stage = StageModel {
         types: &types,
@@ -161,40 +161,51 @@ fn forward(
         let decision = rank.gate(Gate { rows, group, granted: None })?;
         // SAFETY: the rank's own memory, written by the compute stream before anything reads it.
         unsafe { rank.save(INPUT, input)? };
-        let (parts, dropped) =
-            (decision.dispatch_chunks.max(decision.expert_chunks), decision.plan.recompute);
-        if parts > 1 && [HIDDEN, OUTPUT].iter().all(|&tensor| dropped.contains(tensor)) {
-            in_parts(rank, device, compute, input, rows.div_ceil(parts), parts)?;
-        } else {
-            let hidden = rank.allocate(u64::from(rows) * ROW)?;
-            let output = rank.allocate(u64::from(rows) * ROW)?;
-            submit(device, compute, Work::AddOne { from: input, out: hidden })?;
-            submit(device, compute, Work::AddOne { from: hidden, out: output })?;
-            // SAFETY: as for the input.
-            unsafe {
-                rank.save(HIDDEN, hidden)?;
-                rank.save(OUTPUT, output)?;
-            }
-        }
+        let parts = decision.dispatch_chunks.max(decision.expert_chunks);
+        experts(rank, device, compute, input, rows, parts, decision.plan.recompute)?;
         rank.layer_done()?;
     }
     Ok(rank.end_forward(None)?)
 }
 
-/// Runs the experts in row chunks: what is dropped never exists whole.
-fn in_parts(
+/// Runs the experts in row chunks and saves what they make. What is dropped never exists whole.
+fn experts(
     rank: &mut Rank<'_>,
     device: &dyn Device,
     compute: Stream,
     input: DeviceSlice,
     rows: u32,
     parts: u32,
+    dropped: Set,
 ) -> Result<(), Failure> {
-    for _ in 0..parts {
-        let hidden = rank.allocate(u64::from(rows) * ROW)?;
-        submit(device, compute, Work::AddOne { from: input, out: hidden })?;
-        // SAFETY: the rank's own, used on the compute stream alone.
-        unsafe { rank.free(hidden)? };
+    let bytes = |rows: u32| u64::from(rows) * ROW;
+    let mut whole = [None; 2];
+    for (whole, tensor) in whole.iter_mut().zip([HIDDEN, OUTPUT]) {
+        if !dropped.contains(tensor) {
+            let memory = rank.allocate(bytes(rows))?;
+            *whole = Some(memory);
+            // SAFETY: as for the input.
+            unsafe { rank.save(tensor, memory)? };
+        }
+    }
+    let size = rows.div_ceil(parts);
+    for part in 0..parts {
+        let first = (part * size).min(rows);
+        let count = size.min(rows - first);
+        let mut from = input;
+        let mut temporary = [None; 2];
+        for (whole, temporary) in whole.iter().zip(&mut temporary) {
+            let out = match whole.and_then(|whole| whole.part(bytes(first), bytes(count))) {
+                Some(out) => out,
+                None => *temporary.insert(rank.allocate(bytes(count))?),
+            };
+            submit(device, compute, Work::AddOne { from, out })?;
+            from = out;
+        }
+        for memory in temporary.into_iter().flatten() {
+            // SAFETY: the rank's own, used on the compute stream alone.
+            unsafe { rank.free(memory)? };
+        }
     }
     Ok(())
 }

@@ -21,9 +21,11 @@ use bagualu_core::stage::StageModel;
 
 use crate::device::{DeviceSlice, Stream};
 use crate::engine::{Engine, EngineError, Key, Reservation, Ticket};
+use crate::fp8::Cast;
 use crate::recompute::{Again, Hook, Order};
 
 mod allocator;
+mod cast;
 mod error;
 mod recover;
 
@@ -35,11 +37,14 @@ pub use error::{OpenError, StoreError};
 pub struct Saved {
     /// Its memory, from the store's allocator.
     pub memory: DeviceSlice,
+    /// How it is cast, should the plan quantise it; tensors whose model says that they may be need one.
+    pub cast: Option<Cast>,
 }
 
 impl From<DeviceSlice> for Saved {
+    /// A tensor that is never quantised.
     fn from(memory: DeviceSlice) -> Self {
-        Self { memory }
+        Self { memory, cast: None }
     }
 }
 
@@ -111,6 +116,7 @@ struct Cell {
     state: State,
     /// The tensor's bytes; the model's where it was never handed over.
     bytes: u64,
+    cast: Option<Cast>,
     reservation: Option<Reservation>,
     ticket: Option<Ticket>,
 }
@@ -127,6 +133,8 @@ enum State {
     Away,
     /// Its copy-in under way; the compute stream has not been told to wait.
     Returning(DeviceSlice),
+    /// On the device in the narrow format.
+    Narrow(DeviceSlice),
     /// Nowhere: to be made again.
     Dropped,
 }
@@ -246,7 +254,7 @@ impl<'c> Store<'c> {
         saved: Saved,
     ) -> Result<(), StoreError> {
         let place = self.place(unit, layer)?;
-        let Layer { phase, kind, rows, .. } = self.layers[place.index];
+        let Layer { phase, kind, rows, plan, .. } = self.layers[place.index];
         if !self.orders[kind].tracked.contains(tensor) {
             return Err(StoreError::NoSuchTensor { unit, layer, tensor });
         }
@@ -258,8 +266,11 @@ impl<'c> Store<'c> {
         if bytes > model {
             return Err(StoreError::Larger { tensor, bytes, model });
         }
+        if plan.quantize.contains(tensor) {
+            self.check_cast(place, tensor, &saved)?;
+        }
         let cell = self.cell_mut(place, tensor);
-        (cell.state, cell.bytes) = (State::Wide(saved.memory), bytes);
+        (cell.state, cell.bytes, cell.cast) = (State::Wide(saved.memory), bytes, saved.cast);
         Ok(())
     }
 
@@ -297,6 +308,9 @@ impl<'c> Store<'c> {
         for tensor in (tracked & plan.recompute).iter() {
             self.free_wide(place, tensor)?;
             self.cell_mut(place, tensor).state = State::Dropped;
+        }
+        for tensor in (tracked & plan.quantize).iter() {
+            self.narrow(place, tensor)?;
         }
         for tensor in (tracked & plan.offload).iter() {
             self.copy_out(place, tensor)?;

@@ -106,7 +106,32 @@ impl Dropped {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+
+    /// Two tickets dropped on two threads while the engine looks: each is told exactly once.
+    #[test]
+    fn loom_no_dropped_ticket_is_missed_or_told_twice() {
+        loom::model(|| {
+            let dropped = Arc::new(Dropped::new(2));
+            let threads = [0, 1].map(|slot| {
+                let handle = Handle::new(slot, 7 + slot, Arc::clone(&dropped));
+                loom::thread::spawn(move || drop(handle))
+            });
+            let mut told = Vec::new();
+            dropped.take(|slot, generation| told.push((slot, generation)));
+            for thread in threads {
+                thread.join().expect("no panic");
+            }
+            dropped.take(|slot, generation| told.push((slot, generation)));
+            told.sort_unstable();
+            assert_eq!(told, [(0, 7), (1, 8)]);
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

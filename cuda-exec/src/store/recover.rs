@@ -111,6 +111,9 @@ impl Store<'_> {
         for tensor in away.iter() {
             self.arrive(place, tensor)?;
         }
+        for tensor in ((reads & plan.quantize) - there).iter() {
+            self.widen(place, tensor)?;
+        }
         for at in 0..model.ops.len() {
             let Some(op) = self.orders[kind].nth(at).filter(|&op| again.contains(op)) else { continue };
             self.make_room(place, (model.ops[op].makes & plan.recompute) - self.on_device(place))?;
@@ -198,7 +201,7 @@ impl Store<'_> {
     fn let_go(&mut self, place: Place, tensor: usize) -> Result<(), StoreError> {
         let Cell { state, ticket, .. } = core::mem::take(self.cell_mut(place, tensor));
         match state {
-            State::Wide(memory) => {
+            State::Wide(memory) | State::Narrow(memory) => {
                 // SAFETY: what uses it was submitted to the compute stream.
                 unsafe { self.allocator.free(memory, self.compute)? };
             }
