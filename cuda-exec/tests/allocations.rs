@@ -40,15 +40,22 @@ static COUNTING: Counting = Counting;
 
 #[test]
 fn no_micro_batch_allocates_once_the_first_iterations_have_run() {
+    // One after another: the counter counts every thread.
+    steady(false);
+    steady(true);
+}
+
+fn steady(casts: bool) {
     const ITERATIONS: usize = 12;
     const WARM_UP: usize = 4;
     let config = HostConfig { device_bytes: Some(320_000), ..HostConfig::default() };
     let device = Arc::new(HostDevice::open(config).expect("a host"));
-    let job = Job { iterations: ITERATIONS as u64, operators: false, ..Job::new(320_000) };
+    let job = Job { iterations: ITERATIONS as u64, operators: false, casts, ..Job::new(320_000) };
     let mut counted = [0; ITERATIONS];
     let mut after = |iteration: u64| counted[iteration as usize] = ALLOCATIONS.load(Ordering::Relaxed);
     let outcome = run_with(device, job, &mut after).expect("feasible");
     assert!(outcome.counts.offloaded > 0 && outcome.hooks > 0, "{outcome:?}");
+    assert_eq!(outcome.counts.quantized > 0, casts, "{outcome:?}");
     assert!(counted[0] > 0, "the counter counts");
     assert_eq!(
         counted[ITERATIONS - 1] - counted[WARM_UP],

@@ -10,6 +10,7 @@ use bagualu_core::controller::{Controller, Gate, LayerDecision, Settings};
 use bagualu_core::cost::{Bytes, LayerModel, LayerStorage, OpModel, Rooflines, TensorModel, Time};
 use bagualu_core::group::{GroupRows, RowThreshold};
 use bagualu_core::layer::{Group, LayerPlan, Resource, Strategy};
+use bagualu_core::narrow::{SCALE_BLOCK, row_bytes};
 use bagualu_core::provision::{Aim, Provision};
 use bagualu_core::roofline::Knee;
 use bagualu_core::schedule::{Event, Pipeline};
@@ -17,6 +18,7 @@ use bagualu_core::set::Set;
 use bagualu_core::stage::StageModel;
 use bagualu_exec::device::{Device, DeviceSlice, Stream, StreamUse};
 use bagualu_exec::engine::{Engine, EngineConfig};
+use bagualu_exec::fp8::{Block, Cast, CastShape, Format, Overflow, Scaling, Source};
 use bagualu_exec::rank::{Rank, RankError};
 use bagualu_exec::recompute::{Again, HookError};
 use bagualu_exec::store::{DeviceAllocator, Saved, Store, StoreError};
@@ -49,14 +51,15 @@ fn tensors() -> [TensorModel; 7] {
     let fixed =
         |bytes, offload| TensorModel { bytes: Bytes::fixed(bytes), offload, ..TensorModel::default() };
     let routed = TensorModel { bytes: Bytes::per_row(ROW), offload: true, ..TensorModel::default() };
+    let narrow = |numbers| row_bytes(numbers).expect("small");
     [
         TensorModel { block_input: true, ..fixed(FIXED[X_IN], false) },
-        fixed(FIXED[LN], true),
+        TensorModel { quantized: Some(Bytes::fixed(narrow(X / 2))), ..fixed(FIXED[LN], true) },
         fixed(FIXED[ATTENTION], true),
         TensorModel { block_input: true, ..fixed(FIXED[ROUTING], false) },
+        TensorModel { quantized: Some(Bytes::per_row(narrow(ROW / 2))), ..routed },
         routed,
-        routed,
-        routed,
+        TensorModel { quantized: Some(Bytes::per_row(narrow(ROW / 2))), ..routed },
     ]
 }
 
@@ -100,6 +103,8 @@ pub struct Job {
     pub controlled: bool,
     /// Whether operators run and tensors are checked; else there is only memory and copies.
     pub operators: bool,
+    /// Whether casts are cheap; else none is offered.
+    pub casts: bool,
     /// The hook that fails, counted from 0; the iteration is abandoned and the next one begins.
     pub failing_hook: Option<u64>,
     /// By how many bytes each forward is said to hold more than planned.
@@ -116,6 +121,7 @@ impl Job {
             seed: 1,
             controlled: true,
             operators: true,
+            casts: false,
             failing_hook: None,
             measured_above: 0,
         }
@@ -178,6 +184,7 @@ pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -
     }];
     let chunk: &[u16] = &[0, 0];
     let chunks = [chunk];
+    let casts = if job.casts { 6_000_000_000 } else { 0 };
     let knee = |bytes_per_s| Knee { size_bytes: 1_024, bytes_per_s };
     let stage = StageModel {
         types: &types,
@@ -185,8 +192,8 @@ pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -
         rooflines: Rooflines {
             copy_out: knee(2_000_000_000),
             copy_in: knee(3_000_000_000),
-            cast: knee(1_000_000_000),
-            uncast: knee(1_000_000_000),
+            cast: knee(casts),
+            uncast: knee(casts),
         },
         balanced_rows: BALANCED,
         device_bytes: job.device_bytes,
@@ -424,7 +431,7 @@ impl Program<'_> {
     }
 
     fn save(&mut self, unit: u32, layer: usize, tensor: usize, memory: DeviceSlice) -> Result<(), RankError> {
-        let saved = Saved::from(memory);
+        let saved = Saved { memory, cast: cast_of(tensor, memory.bytes()) };
         self.own.retain(|own| *own != memory);
         // SAFETY: the memory is the rank's allocator's and written on the compute stream alone.
         unsafe {
@@ -543,6 +550,18 @@ impl Program<'_> {
             _ => BALANCED / 2 + (self.random >> 8) as u32 % BALANCED,
         }
     }
+}
+
+/// How a tensor of BF16 is cast: each row a block.
+fn cast_of(tensor: usize, bytes: u64) -> Option<Cast> {
+    let columns = match tensor {
+        LN => X / 2,
+        DISPATCHED | ACT => ROW / 2,
+        _ => return None,
+    };
+    let scaling = Scaling::Blocks(Block { rows: 1, columns: SCALE_BLOCK as u32 });
+    let shape = CastShape::new(bytes / 2 / columns, columns, scaling, Source::Bf16).expect("a shape");
+    Some(Cast { shape, format: Format::E4m3, overflow: Overflow::Saturate })
 }
 
 #[derive(Clone, Copy)]
