@@ -194,7 +194,7 @@ impl Engine {
         Ok(Reservation(Handle::new(index, slot.generation, Arc::clone(&self.dropped))))
     }
 
-    /// Starts copying `from` out, once all work submitted to `producer` so far has ended.
+    /// Starts copying `from` out, once all work submitted to `producer` so far has ended. It may be shorter than reserved.
     ///
     /// # Safety
     /// - `from` is memory of this device. It lives, unchanged, until [`poll_copied_out`](Self::poll_copied_out) returns its
@@ -211,7 +211,7 @@ impl Engine {
         if slot.stage != Stage::Reserved {
             return Err(EngineError::OutOfOrder { call: "offload", needs: "a reservation" });
         }
-        if slot.bytes != from.bytes() {
+        if slot.bytes < from.bytes() {
             return Err(EngineError::Length { tensor: slot.bytes, named: from.bytes() });
         }
         let pieces = slot.lease.iter().flat_map(|lease| self.pool.pieces(lease));
@@ -220,7 +220,7 @@ impl Engine {
         let submitted = unsafe { self.lanes.copy_out(from, pieces, producer, slot.left) };
         submitted.map_err(|failure| self.failed(failure))?;
         let slot = &mut self.slots[index as usize];
-        (slot.stage, slot.leaving) = (Stage::Out, true);
+        (slot.stage, slot.leaving, slot.bytes) = (Stage::Out, true, from.bytes());
         self.leaving.push_back(index);
         self.leaving_bytes += slot.bytes;
         self.order.push(&mut self.slots, index);

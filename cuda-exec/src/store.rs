@@ -403,6 +403,10 @@ impl<'c> Store<'c> {
         let (State::Wide(memory), Some(reservation)) = (cell.state, cell.reservation.take()) else {
             return Err(self.out_of_order("copy_out", place, "a tensor with host memory reserved"));
         };
+        if self.model_bytes(place, tensor, self.layers[place.index].rows)? == 0 {
+            // Without rows there is nothing to copy, and no ledger that waits for it.
+            return Ok(());
+        }
         // SAFETY: the memory is the store's, which keeps it until `poll_copied_out` names it; nothing writes it, by the
         // contract of `save`.
         let ticket = unsafe { self.engine.offload(memory, self.compute, reservation)? };

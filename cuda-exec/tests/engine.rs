@@ -1,106 +1,24 @@
 //! The offload engine on the host device.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 
-use bagualu_exec::device::{
-    Backend, Device, DeviceError, DeviceSlice, Event, MemoryInfo, PinnedSlice, Stream, StreamUse,
-};
+use bagualu_exec::device::{Device, DeviceError, DeviceSlice, Stream, StreamUse};
 use bagualu_exec::engine::{CopiedOut, Engine, EngineConfig, EngineError, Key, Reload, Ticket};
 use bagualu_exec::host::{HostConfig, HostDevice};
 use bagualu_exec::pool::{PoolConfig, PoolFull};
 
-/// The host device with one thing broken.
-#[derive(Debug)]
-struct Broken {
-    host: HostDevice,
-    /// Streams for copies in do not wait for events: what an engine without that wait would do.
-    reloads_do_not_wait: bool,
-    no_pinned_memory: bool,
-    back: Mutex<Vec<Stream>>,
-}
+#[path = "common/twisted.rs"]
+mod twisted;
 
-impl Broken {
-    fn device(reloads_do_not_wait: bool, no_pinned_memory: bool) -> Arc<Self> {
-        let back = Mutex::default();
-        Arc::new(Self { host: host(), reloads_do_not_wait, no_pinned_memory, back })
-    }
-}
-
-impl Device for Broken {
-    fn backend(&self) -> Backend {
-        self.host.backend()
-    }
-    fn memory(&self) -> Result<MemoryInfo, DeviceError> {
-        self.host.memory()
-    }
-    fn allocate(&self, bytes: u64) -> Result<DeviceSlice, DeviceError> {
-        self.host.allocate(bytes)
-    }
-    unsafe fn free(&self, memory: DeviceSlice) -> Result<(), DeviceError> {
-        // SAFETY: passed on.
-        unsafe { self.host.free(memory) }
-    }
-    fn allocate_pinned(&self, bytes: u64) -> Result<PinnedSlice, DeviceError> {
-        match self.no_pinned_memory {
-            true => Err(DeviceError::OutOfPinnedMemory { bytes }),
-            false => self.host.allocate_pinned(bytes),
-        }
-    }
-    unsafe fn free_pinned(&self, memory: PinnedSlice) -> Result<(), DeviceError> {
-        // SAFETY: passed on.
-        unsafe { self.host.free_pinned(memory) }
-    }
-    fn create_stream(&self, use_for: StreamUse) -> Result<Stream, DeviceError> {
-        let stream = self.host.create_stream(use_for)?;
-        if use_for == StreamUse::CopyIn {
-            self.back.lock().expect("no panic").push(stream);
-        }
-        Ok(stream)
-    }
-    unsafe fn adopt_stream(&self, raw: *mut std::ffi::c_void) -> Result<Stream, DeviceError> {
-        // SAFETY: passed on.
-        unsafe { self.host.adopt_stream(raw) }
-    }
-    fn destroy_stream(&self, stream: Stream) -> Result<(), DeviceError> {
-        self.host.destroy_stream(stream)
-    }
-    fn create_event(&self) -> Result<Event, DeviceError> {
-        self.host.create_event()
-    }
-    fn destroy_event(&self, event: Event) -> Result<(), DeviceError> {
-        self.host.destroy_event(event)
-    }
-    fn record(&self, event: Event, stream: Stream) -> Result<(), DeviceError> {
-        self.host.record(event, stream)
-    }
-    fn stream_wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError> {
-        if self.reloads_do_not_wait && self.back.lock().expect("no panic").contains(&stream) {
-            return Ok(());
-        }
-        self.host.stream_wait(stream, event)
-    }
-    fn is_done(&self, event: Event) -> Result<bool, DeviceError> {
-        self.host.is_done(event)
-    }
-    fn wait(&self, event: Event) -> Result<(), DeviceError> {
-        self.host.wait(event)
-    }
-    fn synchronize(&self, stream: Stream) -> Result<(), DeviceError> {
-        self.host.synchronize(stream)
-    }
-    unsafe fn copy_out(&self, from: DeviceSlice, to: PinnedSlice, stream: Stream) -> Result<(), DeviceError> {
-        // SAFETY: passed on.
-        unsafe { self.host.copy_out(from, to, stream) }
-    }
-    unsafe fn copy_in(&self, from: PinnedSlice, to: DeviceSlice, stream: Stream) -> Result<(), DeviceError> {
-        // SAFETY: passed on.
-        unsafe { self.host.copy_in(from, to, stream) }
-    }
-}
+use twisted::{Twist, Twisted};
 
 fn host() -> HostDevice {
     HostDevice::open(HostConfig { device_bytes: Some(64 << 20), ..HostConfig::default() }).expect("a host")
+}
+
+fn twisted(twist: Twist) -> Arc<Twisted> {
+    Arc::new(Twisted::new(host(), twist))
 }
 
 fn config() -> EngineConfig {
@@ -207,9 +125,9 @@ fn contents_come_back() {
 }
 
 /// Reloads a tensor while its copy-out cannot even start.
-fn reload_during_copy_out(device: Arc<Broken>) -> bool {
+fn reload_during_copy_out(device: Arc<Twisted>) -> bool {
     let length = 10_000;
-    let mut bench = Bench::new(Arc::<Broken>::clone(&device), config());
+    let mut bench = Bench::new(Arc::<Twisted>::clone(&device), config());
     let from = bench.filled(5, length);
     let gate = Gate::before(&device.host, bench.compute);
     let ticket = bench.offload(key(0, 0, 0), from);
@@ -220,7 +138,7 @@ fn reload_during_copy_out(device: Arc<Broken>) -> bool {
     unsafe { bench.engine.reload(&ticket, into, None) }.expect("submitted");
     bench.engine.wait(ticket, other).expect("waiting");
     assert!(bench.engine.poll_copied_out().expect("no loss").is_none(), "the producer has not ended");
-    if device.reloads_do_not_wait {
+    if device.twist == Twist::ReloadsDoNotWait {
         // Time for the copy-in that does not wait; the right engine has none that could run.
         let back = device.back.lock().expect("no panic")[0];
         device.synchronize(back).expect("done");
@@ -233,8 +151,8 @@ fn reload_during_copy_out(device: Arc<Broken>) -> bool {
 
 #[test]
 fn a_reload_cannot_race_its_own_copy_out() {
-    assert!(reload_during_copy_out(Broken::device(false, false)));
-    assert!(!reload_during_copy_out(Broken::device(true, false)), "without the wait the race is seen");
+    assert!(reload_during_copy_out(twisted(Twist::None)));
+    assert!(!reload_during_copy_out(twisted(Twist::ReloadsDoNotWait)), "without the wait the race is seen");
 }
 
 #[test]
@@ -304,7 +222,7 @@ fn a_full_pool_is_an_answer() {
 
 #[test]
 fn no_pinned_memory_is_an_error_and_the_engine_goes_on() {
-    let mut bench = Bench::new(Broken::device(false, true), config());
+    let mut bench = Bench::new(twisted(Twist::NoPinnedMemory), config());
     let error = EngineError::Device(DeviceError::OutOfPinnedMemory { bytes: 1 << 20 });
     assert_eq!(bench.engine.reserve(key(0, 0, 0), 5).expect_err("no memory"), error);
     assert_eq!(bench.engine.poll_copied_out(), Ok(None));
@@ -370,6 +288,30 @@ fn tickets_are_used_once() {
     assert_eq!(bench.engine.wait(again, bench.compute), Err(stale));
     bench.reload(&other, from);
     bench.engine.wait(other, bench.compute).expect("untouched");
+}
+
+#[test]
+fn a_tensor_may_be_shorter_than_reserved_and_lie_in_pieces() {
+    let pool = PoolConfig { cap_bytes: 2_048, slab_bytes: 256 };
+    let mut bench = Bench::new(Arc::new(host()), EngineConfig { pool, ..config() });
+    for length in [0, 1, 255, 256, 257, 1_000, 1_999] {
+        let from = bench.filled(length as u8, length);
+        let reservation = bench.engine.reserve(key(0, 0, 0), 2_000).expect("room");
+        // SAFETY: device memory lives as long as the device here.
+        let ticket = unsafe { bench.engine.offload(from, bench.compute, reservation) }.expect("submitted");
+        let into = bench.device.allocate(length).expect("memory");
+        bench.reload(&ticket, into);
+        bench.engine.wait(ticket, bench.compute).expect("waiting");
+        bench.device.synchronize(bench.compute).expect("done");
+        assert_eq!(bytes(into), pattern(length as u8, length));
+        bench.engine.drain().expect("done");
+        assert_eq!(bench.engine.poll_copied_out(), Ok(Some(CopiedOut { key: key(0, 0, 0), bytes: length })));
+    }
+    let from = bench.filled(1, 2_001);
+    let reservation = bench.engine.reserve(key(0, 0, 0), 2_000).expect("room");
+    // SAFETY: refused before anything is submitted.
+    let refused = unsafe { bench.engine.offload(from, bench.compute, reservation) };
+    assert_eq!(refused.expect_err("too long"), EngineError::Length { tensor: 2_000, named: 2_001 });
 }
 
 #[test]

@@ -11,6 +11,7 @@ use bagualu_exec::store::StoreError;
 
 mod common;
 
+use common::twisted::{Twist, Twisted};
 use common::{Job, Outcome, run};
 
 fn host(bytes: u64) -> HostDevice {
@@ -41,12 +42,31 @@ fn every_tensor_is_exact_and_the_device_never_holds_more_than_it_has() {
     }
     // The controller's means are all in use here.
     let counts = all.counts;
-    for used in [counts.replanned, counts.waits, counts.early, all.split] {
+    for used in [counts.replanned, all.split, counts.offloaded, counts.quantized, all.hooks] {
         assert!(used > 0, "{all:?}");
     }
-    for used in [counts.offloaded, counts.quantized, all.hooks] {
-        assert!(used > 0, "{all:?}");
+}
+
+#[test]
+fn units_come_back_early_where_there_is_room() {
+    let outcomes = (0..4).map(|seed| run_exactly(Job { seed, drained: true, ..Job::new(400_000) }));
+    let all = outcomes.fold(Outcome::default(), Outcome::plus);
+    assert!(all.counts.early > 0, "{all:?}");
+}
+
+#[test]
+fn operators_wait_for_the_bytes_that_they_count_on() {
+    let mut all = Outcome::default();
+    for (seed, device_bytes) in (0..12).zip([450_000, 320_000, 260_000].into_iter().cycle()) {
+        // Nobody learns of a copy's end but by waiting for something.
+        let device = Arc::new(Twisted::new(host(device_bytes), Twist::DoneWhenWaitedFor));
+        let job = Job { seed, iterations: 2, ..Job::new(device_bytes) };
+        let outcome = run(Arc::<Twisted>::clone(&device), job).expect("feasible");
+        assert_eq!(outcome.wrong, 0, "{outcome:?}");
+        assert!(device.host.device_usage().peak <= device_bytes);
+        all = all.plus(outcome);
     }
+    assert!(all.counts.offloaded > 0 && all.counts.waits > 0, "{all:?}");
 }
 
 #[test]

@@ -200,6 +200,29 @@ fn inputs_of_a_recomputed_tensor_come_back_before_it() {
 }
 
 #[test]
+fn a_tensor_smaller_than_its_model_is_counted_as_the_model_says() {
+    with_store(|store, host| {
+        store.enter(0, 0, 1, plan(&[(A, Strategy::Offload), (C, Strategy::Offload)]), 1).expect("entered");
+        for (tensor, length) in [(X, BYTES), (A, 100), (B, BYTES), (C, 0), (D, 7)] {
+            let memory = store.allocate(length).expect("memory");
+            bytes(memory).fill(tensor as u8 + 1);
+            save(store, tensor, memory).expect("saved");
+        }
+        store.settle(0, 0).expect("settled");
+        store.engine().drain().expect("done");
+        for _ in [A, C] {
+            let left = store.poll_copied_out().expect("no loss");
+            assert_eq!(left, Some(Left { unit: 0, bytes: BYTES }));
+        }
+        store.recover(0, 0, &mut NoHook).expect("recovered");
+        host.synchronize(store.compute()).expect("done");
+        assert_eq!(bytes(store.tensor(0, 0, A).expect("back")), [A as u8 + 1; 100]);
+        assert_eq!(store.tensor(0, 0, C).expect("back").bytes(), 0);
+        store.release(0, 0).expect("released");
+    });
+}
+
+#[test]
 fn a_quantised_tensor_comes_back_within_half_a_step() {
     with_store(|store, host| {
         store.enter(0, 0, 1, plan(&[(B, Strategy::Quantize)]), 1).expect("entered");

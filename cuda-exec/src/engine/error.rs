@@ -35,7 +35,7 @@ pub enum EngineError {
         /// What it needs.
         needs: &'static str,
     },
-    /// The memory named is not as long as the tensor.
+    /// The memory named is not as long as the tensor, or longer than what was reserved for it.
     Length {
         /// The tensor's bytes, or those reserved.
         tensor: u64,
@@ -80,7 +80,7 @@ impl fmt::Display for EngineError {
             }
             Self::OutOfOrder { call, needs } => write!(f, "{call} needs {needs}"),
             Self::Length { tensor, named } => {
-                write!(f, "the tensor has {tensor} bytes and the memory named {named}; they must be equal")
+                write!(f, "the tensor has {tensor} bytes and the memory named {named}; give as many")
             }
             Self::NothingLeaving { bytes } => {
                 write!(f, "{bytes} bytes are to be freed, and too few copy-outs are under way to free them")

@@ -112,7 +112,7 @@ impl Drop for Lanes {
     }
 }
 
-/// Submits a copy piece by piece.
+/// Submits a copy of `memory` piece by piece; the pieces together are at least as long.
 fn submit(
     memory: DeviceSlice,
     pieces: impl Iterator<Item = PinnedSlice>,
@@ -120,9 +120,13 @@ fn submit(
 ) -> Result<(), Failure> {
     let mut offset = 0;
     for piece in pieces {
-        let Some(part) = memory.part(offset, piece.bytes()) else { break };
+        let bytes = piece.bytes().min(memory.bytes() - offset);
+        let (Some(part), Some(piece)) = (memory.part(offset, bytes), piece.part(0, bytes)) else { break };
+        if bytes == 0 {
+            break;
+        }
         copy(part, piece).map_err(|error| Failure { error, under_way: offset > 0 })?;
-        offset += piece.bytes();
+        offset += bytes;
     }
     Ok(())
 }

@@ -24,6 +24,8 @@ use bagualu_exec::recompute::{Again, HookError};
 use bagualu_exec::store::{DeviceAllocator, Saved, Store, StoreError};
 use bagualu_model::{Buffers, Memory};
 
+pub mod twisted;
+
 /// Bytes of a routed row of each tensor of the MoE module.
 pub const ROW: u64 = 64;
 const BALANCED: u32 = 256;
@@ -103,6 +105,8 @@ pub struct Job {
     pub controlled: bool,
     /// Whether operators run and tensors are checked; else there is only memory and copies.
     pub operators: bool,
+    /// Whether all copies under way have ended before each forward; else some have, as it happens.
+    pub drained: bool,
     /// Whether casts are cheap; else none is offered.
     pub casts: bool,
     /// The hook that fails, counted from 0; the iteration is abandoned and the next one begins.
@@ -121,6 +125,7 @@ impl Job {
             seed: 1,
             controlled: true,
             operators: true,
+            drained: false,
             casts: false,
             failing_hook: None,
             measured_above: 0,
@@ -318,6 +323,9 @@ impl Program<'_> {
     }
 
     fn forward(&mut self, unit: u32) -> Result<(), RankError> {
+        if self.job.drained {
+            self.rank.store().engine().drain().map_err(StoreError::Engine)?;
+        }
         if self.job.controlled {
             self.rank.begin_forward(unit)?;
         }
