@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 300
 
 BAGUALU = $(CARGO) run --quiet --release --package bagualu --
 
-.PHONY: all demo test lint docs no-std loom determinism memcheck header install bench fuzz clean
+.PHONY: all demo test lint docs no-std loom hip-table determinism memcheck header install bench fuzz clean
 
 all:
 	$(CARGO) build --release
@@ -22,13 +22,14 @@ demo:
 	@echo "The memory of the worst device is drawn in target/demo.svg."
 
 # The tests come last, so that their summary ends the output.
-test: lint docs no-std loom determinism
+test: lint docs no-std loom hip-table determinism
 	$(CARGO) test --workspace --no-fail-fast
 
 # A toolchain without rustfmt or clippy still tests; CI insists on both (.ci/run).
 lint:
 	@if $(CARGO) fmt --version >/dev/null 2>&1; then \
-		$(CARGO) fmt --all --check && $(CARGO) fmt --manifest-path tests/no-std-probe/Cargo.toml --check; \
+		$(CARGO) fmt --all --check && $(CARGO) fmt --manifest-path tests/no-std-probe/Cargo.toml --check \
+			&& $(CARGO) fmt --manifest-path tests/hip-table/Cargo.toml --check; \
 	else echo "fmt: skipped, no rustfmt (rustup component add rustfmt)"; fi
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
 		$(CARGO) clippy --workspace --all-targets -- -D warnings; \
@@ -44,6 +45,10 @@ no-std:
 # Every order of the threads behind a stream of the host device.
 loom:
 	$(CARGO) xtask loom
+
+# The HIP functions against the installed headers; skipped, with a word why, where there are none.
+hip-table:
+	$(CARGO) xtask hip-table
 
 # The answers pinned in tests/tests/{determinism,replay,fingerprints}.rs, in release; `test` checks them in debug.
 determinism:

@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 
 mod fuzz;
 mod header;
+mod hip_table;
 mod install;
 mod loom;
 mod no_std;
@@ -14,6 +15,7 @@ usage: cargo xtask TASK
 
   loom              try every order of the host device's threads
   no-std            build, link and run the core without std and libc; check that std would be noticed
+  hip-table         compare the executor's table of HIP functions with the headers, where they and libclang are
   fuzz [TARGET]...  run fuzz targets for FUZZ_SECONDS each (300), all of them by default
   header [--check]  write include/bagualu.h from ffi/src, or check that it is what they say
   install --prefix DIR [--destdir DIR] [--profile NAME] [--features LIST]
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     let done = match arguments.split_first() {
         Some((task, [])) if task == "loom" => loom::check(),
         Some((task, [])) if task == "no-std" => no_std::prove(),
+        Some((task, [])) if task == "hip-table" => hip_table::compare(),
         Some((task, targets)) if task == "fuzz" => fuzz::run(targets),
         Some((task, rest)) if task == "header" => header::run(rest),
         Some((task, rest)) if task == "install" => install::run(rest),
