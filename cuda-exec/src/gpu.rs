@@ -11,13 +11,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::device::{
     Backend, Device, DeviceError, DeviceSlice, Event, HostFunction, MemoryInfo, PinnedSlice, Stream,
-    StreamUse,
+    StreamUse, check_cast,
 };
+use crate::fp8::Cast;
+use crate::fp8::kernel::Launch;
 use api::{Api, Raw};
 use handles::Handles;
+pub use kernels::Kernels;
+use kernels::Module;
 
 pub(crate) mod api;
+pub(crate) mod compiler;
 mod handles;
+mod kernels;
 pub(crate) mod library;
 pub(crate) mod status;
 
@@ -26,15 +32,24 @@ pub struct Gpu<A: Api> {
     api: Arc<A>,
     streams: Handles<GpuStream<A>>,
     events: Handles<GpuEvent<A>>,
+    module: Module<A>,
 }
 
 impl<A: Api> Gpu<A> {
-    pub(crate) fn new(api: A) -> Self {
-        Self { api: Arc::new(api), streams: Handles::new("stream"), events: Handles::new("event") }
+    pub(crate) fn new(api: A, kernels: Kernels) -> Self {
+        let api = Arc::new(api);
+        let module = Module::new(Arc::clone(&api), kernels);
+        Self { api, streams: Handles::new("stream"), events: Handles::new("event"), module }
     }
 
     pub(crate) fn api(&self) -> &A {
         &self.api
+    }
+
+    /// Runs `work` while this device is the calling thread's: what a call of another library of the vendor needs.
+    pub fn with_current<T>(&self, work: impl FnOnce() -> T) -> Result<T, DeviceError> {
+        let _current = self.api.enter()?;
+        Ok(work())
     }
 
     /// Copies `from` into `to`, which has the same length, both on this device.
@@ -54,6 +69,28 @@ impl<A: Api> Gpu<A> {
         let _current = self.api.enter()?;
         // SAFETY: the caller vouches for the memory, the table for the stream.
         unsafe { self.api.copy_within(to.address(), from.address(), bytes, stream.raw) }
+    }
+
+    /// Submits `launch`, where there is anything to cast.
+    ///
+    /// # Safety
+    /// - The slices (wide elements, values, scales) fit `cast` and are memory of this device until it has ended.
+    unsafe fn cast(
+        &self,
+        cast: &Cast,
+        launch: Option<Launch>,
+        slices: [DeviceSlice; 3],
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        let stream = self.streams.find(stream.0)?;
+        let Some(launch) = launch else { return Ok(()) };
+        if !slices[0].address().is_multiple_of(cast.shape.source().bytes() as u64) {
+            let what = "a cast of elements that are not aligned to their size";
+            return Err(DeviceError::Unsupported { backend: A::BACKEND, what });
+        }
+        let _current = self.api.enter()?;
+        // SAFETY: the caller vouches for the memory, the table for the stream.
+        unsafe { self.module.launch(&launch, slices.map(DeviceSlice::address), stream.raw) }
     }
 
     /// The stream and the length of a copy.
@@ -216,6 +253,32 @@ impl<A: Api> Device for Gpu<A> {
         // SAFETY: the caller vouches for the memory, the table for the stream.
         unsafe { self.api.copy_in(to.address(), from.address(), bytes, stream.raw) }
     }
+    unsafe fn quantize(
+        &self,
+        cast: &Cast,
+        from: DeviceSlice,
+        values: DeviceSlice,
+        scales: DeviceSlice,
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        check_cast("quantize", A::BACKEND, cast, from, values, scales)?;
+        // SAFETY: the caller vouches for the memory, which was found to fit the cast.
+        unsafe { self.cast(cast, cast.quantize_launch(), [from, values, scales], stream) }
+    }
+
+    unsafe fn dequantize(
+        &self,
+        cast: &Cast,
+        values: DeviceSlice,
+        scales: DeviceSlice,
+        to: DeviceSlice,
+        stream: Stream,
+    ) -> Result<(), DeviceError> {
+        check_cast("dequantize", A::BACKEND, cast, to, values, scales)?;
+        // SAFETY: the caller vouches for the memory, which was found to fit the cast.
+        unsafe { self.cast(cast, cast.dequantize_launch(), [to, values, scales], stream) }
+    }
+
     unsafe fn launch(
         &self,
         function: HostFunction,

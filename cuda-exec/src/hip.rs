@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use crate::device::DeviceError;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, Kernels};
 
 mod runtime;
 mod table;
@@ -24,6 +24,10 @@ pub struct HipConfig {
     pub ordinal: u32,
     /// The runtime library, where its name or its folder is not one that is looked for.
     pub library: Option<PathBuf>,
+    /// The kernels of the casts.
+    pub kernels: Kernels,
+    /// hiprtc, where it is neither under one of its names nor in the runtime.
+    pub compiler: Option<PathBuf>,
 }
 
 impl Gpu<Hip> {
@@ -34,6 +38,6 @@ impl Gpu<Hip> {
 
     /// The device that `config` names.
     pub fn with(config: &HipConfig) -> Result<Self, DeviceError> {
-        Ok(Self::new(Hip::open(config)?))
+        Ok(Self::new(Hip::open(config)?, config.kernels.clone()))
     }
 }

@@ -32,4 +32,6 @@ pub mod recompute;
 pub mod store;
 mod sync;
 
+#[cfg(any(feature = "cuda", feature = "hip"))]
+pub use gpu::Kernels;
 pub use open::{Choice, open};

@@ -4,8 +4,9 @@
 use std::env;
 use std::sync::Arc;
 
+use bagualu_exec::Kernels;
 use bagualu_exec::collective::{Collective, CollectiveError, CommunicatorConfig, Nccl};
-use bagualu_exec::cuda::{CudaDevice, probe};
+use bagualu_exec::cuda::{CudaConfig, CudaDevice, probe};
 use bagualu_exec::device::{Backend, Device, DeviceError};
 
 #[path = "stub/checks.rs"]
@@ -39,9 +40,10 @@ fn in_its_own_process(
 #[test]
 fn devices_made_of_threads_conform() {
     let test = "devices_made_of_threads_conform";
-    let Some(library) = in_its_own_process(test, &["stub.c", "cuda.c"], &[]) else { return };
+    let Some(library) = in_its_own_process(test, &["stub.c", "kernels.c", "cuda.c"], &[]) else { return };
     let functions = checks::Stub::of(&library);
-    let open = CudaDevice::open;
+    let kernels = checks::kernels(&library);
+    let open = |ordinal| CudaDevice::with(&CudaConfig { ordinal, kernels: kernels.clone(), compiler: None });
     let device: Arc<dyn Device> = Arc::new(open(1).expect("the stub has two devices"));
     assert_eq!(device.backend(), Backend::Cuda);
     checks::conforms(&device, &functions);
@@ -56,7 +58,9 @@ fn devices_made_of_threads_conform() {
 #[test]
 fn ranks_agree_over_devices() {
     let test = "ranks_agree_over_devices";
-    let Some(library) = in_its_own_process(test, &["stub.c", "cuda.c", "nccl.c"], &[]) else { return };
+    let Some(library) = in_its_own_process(test, &["stub.c", "kernels.c", "cuda.c", "nccl.c"], &[]) else {
+        return;
+    };
     let join = |rank, size, id, timeout| -> Result<Box<dyn Collective>, CollectiveError> {
         let config = CommunicatorConfig { rank, size, id, timeout, library: Some(library.clone()) };
         Ok(Box::new(Nccl::join(Arc::new(CudaDevice::open(1)?), &config)?))
@@ -66,16 +70,33 @@ fn ranks_agree_over_devices() {
 }
 
 #[test]
+fn only_casts_need_kernels() {
+    let test = "only_casts_need_kernels";
+    let Some(_) = in_its_own_process(test, &["stub.c", "kernels.c", "cuda.c"], &[]) else { return };
+    let compiler = Some("/nonexistent/libnvrtc.so".into());
+    let compiled = CudaDevice::with(&CudaConfig { compiler, ..CudaConfig::default() }).unwrap();
+    checks::only_casts_need_kernels(&compiled, "libnvrtc.so");
+    let kernels = Kernels::File("/nonexistent/fp8.ptx".into());
+    let read = CudaDevice::with(&CudaConfig { kernels, ..CudaConfig::default() }).unwrap();
+    checks::only_casts_need_kernels(&read, "/nonexistent/fp8.ptx");
+}
+
+#[test]
 fn a_driver_without_a_device_says_so() {
     let test = "a_driver_without_a_device_says_so";
-    let Some(_) = in_its_own_process(test, &["stub.c", "cuda.c"], &[("STUB_INIT", "100")]) else { return };
+    let Some(_) = in_its_own_process(test, &["stub.c", "kernels.c", "cuda.c"], &[("STUB_INIT", "100")])
+    else {
+        return;
+    };
     assert_eq!(CudaDevice::open(0).unwrap_err(), DeviceError::NoSuchDevice { ordinal: 0, devices: 0 });
 }
 
 #[test]
 fn the_toolkits_stub_is_not_a_driver() {
     let test = "the_toolkits_stub_is_not_a_driver";
-    let Some(_) = in_its_own_process(test, &["stub.c", "cuda.c"], &[("STUB_INIT", "34")]) else { return };
+    let Some(_) = in_its_own_process(test, &["stub.c", "kernels.c", "cuda.c"], &[("STUB_INIT", "34")]) else {
+        return;
+    };
     let error = CudaDevice::open(0).unwrap_err();
     assert!(matches!(error, DeviceError::Absent { library: "libcuda.so.1", .. }), "{error}");
 }

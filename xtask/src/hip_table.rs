@@ -10,7 +10,7 @@ use crate::{cargo, root, succeed, target_dir};
 const INCLUDES: [&str; 3] = ["/usr/include", "/opt/rocm/include", "/opt/dtk/include"];
 
 /// The files with tables of functions that the headers declare.
-const TABLES: [&str; 1] = ["cuda-exec/src/hip/table.rs"];
+const TABLES: [&str; 2] = ["cuda-exec/src/hip/table.rs", "cuda-exec/src/gpu/compiler.rs"];
 
 pub fn compare() -> Result<(), String> {
     let Some(include) =

@@ -1,14 +1,17 @@
 //! The driver API's calls.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::ptr::null_mut;
 
 use cudarc::driver::sys::{self, CUresult};
 
+use super::CudaConfig;
 use super::probe::Driver;
 use crate::device::{Backend, DeviceError, HostFunction, MemoryInfo, StreamUse};
-use crate::gpu::api::{Api, Raw};
+use crate::gpu::api::{Api, LaunchSize, Raw};
+use crate::gpu::compiler::Compiler;
 use crate::gpu::library::c_host_function;
 use crate::gpu::status;
 
@@ -27,10 +30,13 @@ pub struct Cuda {
     context: Raw,
     /// Least and greatest priority of streams; the greatest is the smaller number.
     priorities: (i32, i32),
+    /// NVRTC, where it is not under one of its names.
+    compiler: Option<PathBuf>,
 }
 
 impl Cuda {
-    pub(super) fn open(_present: Driver, ordinal: u32) -> Result<Self, DeviceError> {
+    pub(super) fn open(_present: Driver, config: &CudaConfig) -> Result<Self, DeviceError> {
+        let ordinal = config.ordinal;
         // SAFETY: the driver is present; 0 is the only value of the flags.
         match unsafe { sys::cuInit(0) } {
             CUresult::CUDA_ERROR_NO_DEVICE => return Err(DeviceError::NoSuchDevice { ordinal, devices: 0 }),
@@ -52,9 +58,19 @@ impl Cuda {
         check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, number) })?;
         // SAFETY: `device` was returned just now. `Drop` releases what is retained here.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
-        let mut cuda = Self { device, context: Raw(context.cast()), priorities: (0, 0) };
+        let compiler = config.compiler.clone();
+        let mut cuda = Self { device, context: Raw(context.cast()), priorities: (0, 0), compiler };
         cuda.priorities = cuda.priority_range()?;
         Ok(cuda)
+    }
+
+    fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<i32, DeviceError> {
+        let mut value = 0;
+        // SAFETY: the device was returned by the driver, and the pointer is to a local.
+        check("cuDeviceGetAttribute", unsafe {
+            sys::cuDeviceGetAttribute(&mut value, attribute, self.device)
+        })?;
+        Ok(value)
     }
 
     fn priority_range(&self) -> Result<(i32, i32), DeviceError> {
@@ -217,6 +233,54 @@ impl Api for Cuda {
         check("cuMemcpyDtoDAsync", result)
     }
 
+    fn compile(&self, source: &CStr) -> Result<Vec<u8>, DeviceError> {
+        let mut version = 0;
+        // SAFETY: the pointer is to a local.
+        check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
+        let major = self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let compiler = Compiler::nvrtc(nvrtc_names(version), self.compiler.as_deref())?;
+        let architecture = format!("--gpu-architecture=compute_{major}{minor}");
+        let architecture = CString::new(architecture).unwrap_or_default();
+        compiler.compile(source, &[architecture])
+    }
+
+    unsafe fn load(&self, image: &[u8]) -> Result<Raw, DeviceError> {
+        let mut module = null_mut();
+        // SAFETY: the context is current; the caller vouches for the image, which the driver copies.
+        let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
+        check("cuModuleLoadData", result)?;
+        Ok(Raw(module.cast()))
+    }
+
+    unsafe fn unload(&self, module: Raw) {
+        // SAFETY: the caller gives up a module of this context. A failure leaves nothing to be done.
+        let _ = unsafe { sys::cuModuleUnload(module.0.cast()) };
+    }
+
+    unsafe fn function(&self, module: Raw, name: &CStr) -> Result<Raw, DeviceError> {
+        let mut function = null_mut();
+        // SAFETY: the caller vouches for the module; the name is terminated.
+        let result = unsafe { sys::cuModuleGetFunction(&mut function, module.0.cast(), name.as_ptr()) };
+        check("cuModuleGetFunction", result)?;
+        Ok(Raw(function.cast()))
+    }
+
+    unsafe fn launch_kernel(
+        &self,
+        function: Raw,
+        size: LaunchSize,
+        stream: Raw,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DeviceError> {
+        let (function, stream, LaunchSize { grid, block }) = (function.0.cast(), stream.0.cast(), size);
+        let (arguments, extra) = (arguments.as_mut_ptr(), null_mut());
+        // SAFETY: the caller vouches for function, stream and arguments, which are read before the call returns.
+        let result =
+            unsafe { sys::cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, arguments, extra) };
+        check("cuLaunchKernel", result)
+    }
+
     unsafe fn launch_host(
         &self,
         function: HostFunction,
@@ -227,6 +291,17 @@ impl Api for Cuda {
         // SAFETY: the caller vouches for function, data and stream.
         let result = unsafe { sys::cuLaunchHostFunc(stream.0.cast(), Some(function), data) };
         check("cuLaunchHostFunc", result)
+    }
+}
+
+/// NVRTC's names for a driver of this version (13000 is CUDA 13.0): a driver takes the PTX of its own major version and
+/// of older ones.
+fn nvrtc_names(version: i32) -> &'static [&'static str] {
+    const NAMES: [&str; 4] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"];
+    match version / 1000 {
+        ..12 => &NAMES[2..],
+        12 => &NAMES[1..],
+        _ => &NAMES,
     }
 }
 

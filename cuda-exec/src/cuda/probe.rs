@@ -39,11 +39,13 @@ fn absent(library: &'static str, reason: &str) -> DeviceError {
 }
 
 /// All that is called, cudarc's error texts included.
-const FUNCTIONS: [&str; 28] = [
+const FUNCTIONS: [&str; 34] = [
     "cuInit",
+    "cuDriverGetVersion",
     "cuGetErrorString",
     "cuDeviceGetCount",
     "cuDeviceGet",
+    "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease_v2",
     "cuCtxGetCurrent",
@@ -67,5 +69,9 @@ const FUNCTIONS: [&str; 28] = [
     "cuEventRecord",
     "cuEventQuery",
     "cuEventSynchronize",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuModuleGetFunction",
+    "cuLaunchKernel",
     "cuLaunchHostFunc",
 ];

@@ -1,6 +1,6 @@
 //! The calls that the CUDA driver and the HIP runtime share.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::fmt;
 
 use crate::device::{Backend, DeviceError, HostFunction, MemoryInfo, StreamUse};
@@ -79,6 +79,33 @@ pub trait Api: fmt::Debug + Send + Sync + 'static {
     /// - `stream` lives; both are device memory of `bytes` bytes until the copy has ended.
     unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Raw) -> Result<(), DeviceError>;
 
+    /// Compiles kernels for this device: an image that [`load`](Self::load) takes.
+    fn compile(&self, source: &CStr) -> Result<Vec<u8>, DeviceError>;
+
+    /// # Safety
+    /// - `image` is PTX that a zero ends, or a whole code object.
+    unsafe fn load(&self, image: &[u8]) -> Result<Raw, DeviceError>;
+
+    /// # Safety
+    /// - `module` came from [`load`](Self::load), and nothing of it is running or used from now on.
+    unsafe fn unload(&self, module: Raw);
+
+    /// # Safety
+    /// - `module` lives.
+    unsafe fn function(&self, module: Raw, name: &CStr) -> Result<Raw, DeviceError>;
+
+    /// # Safety
+    /// - `function` is of a module that lives, `stream` lives.
+    /// - `arguments` points to as many values of those types as the kernel takes, and the kernel may access what they
+    ///   name until it has ended.
+    unsafe fn launch_kernel(
+        &self,
+        function: Raw,
+        size: LaunchSize,
+        stream: Raw,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DeviceError>;
+
     /// # Safety
     /// - `stream` lives; `function` may be called with `data` from any thread, calls nothing of the library and does not
     ///   unwind.
@@ -88,6 +115,15 @@ pub trait Api: fmt::Debug + Send + Sync + 'static {
         data: *mut c_void,
         stream: Raw,
     ) -> Result<(), DeviceError>;
+}
+
+/// How many threads run a kernel, in one dimension.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaunchSize {
+    /// Blocks.
+    pub grid: u32,
+    /// Threads of a block.
+    pub block: u32,
 }
 
 /// A handle of the library: `CUstream`, `hipEvent_t` and the like.

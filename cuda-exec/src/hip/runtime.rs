@@ -3,12 +3,14 @@
 use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::ptr::null_mut;
 
 use super::HipConfig;
-use super::table::{HostFunctions, NAMES, Runtime};
+use super::table::{COMPILER_NAMES, HostFunctions, NAMES, Runtime};
 use crate::device::{Backend, DeviceError, HostFunction, MemoryInfo, StreamUse};
-use crate::gpu::api::{Api, Raw};
+use crate::gpu::api::{Api, LaunchSize, Raw};
+use crate::gpu::compiler::Compiler;
 use crate::gpu::library::{Library, c_host_function};
 use crate::gpu::status;
 
@@ -30,6 +32,9 @@ pub struct Hip {
     device: i32,
     /// Least and greatest priority of streams; the greatest is the smaller number.
     priorities: (i32, i32),
+    /// Where the runtime and the compiler were said to be.
+    library: Option<PathBuf>,
+    compiler: Option<PathBuf>,
 }
 
 impl Hip {
@@ -37,7 +42,8 @@ impl Hip {
         let library = Library::load(Backend::Hip, "libamdhip64.so", &NAMES, config.library.as_deref())?;
         let runtime = Runtime::load(&library)?;
         let host_functions = HostFunctions::load(&library).ok();
-        let mut hip = Self { runtime, host_functions, device: 0, priorities: (0, 0) };
+        let HipConfig { library, compiler, .. } = config.clone();
+        let mut hip = Self { runtime, host_functions, device: 0, priorities: (0, 0), library, compiler };
         let mut devices = 0;
         // SAFETY: the pointer is to a local.
         match i64::from(unsafe { (runtime.hipGetDeviceCount)(&mut devices) }) {
@@ -262,6 +268,53 @@ impl Api for Hip {
     unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Raw) -> Result<(), DeviceError> {
         // SAFETY: the caller vouches for memory and stream.
         unsafe { self.copy(DEVICE_TO_DEVICE, to, from, bytes, stream) }
+    }
+
+    fn compile(&self, source: &CStr) -> Result<Vec<u8>, DeviceError> {
+        let given = self.compiler.as_deref();
+        let compiler = match Compiler::hiprtc(&COMPILER_NAMES, given) {
+            Err(_) if given.is_none() => Compiler::hiprtc(&NAMES, self.library.as_deref()),
+            found => found,
+        }?;
+        // Without a name of an architecture it compiles for the current device, whose name only a struct that differs
+        // between ROCm and DTK would give.
+        compiler.compile(source, &[])
+    }
+
+    unsafe fn load(&self, image: &[u8]) -> Result<Raw, DeviceError> {
+        let mut module = null_mut();
+        // SAFETY: the device is current; the caller vouches for the image, which the runtime copies.
+        let code = unsafe { (self.runtime.hipModuleLoadData)(&mut module, image.as_ptr().cast()) };
+        self.check("hipModuleLoadData", code)?;
+        Ok(Raw(module))
+    }
+
+    unsafe fn unload(&self, module: Raw) {
+        // SAFETY: the caller gives up a module of this device. A failure leaves nothing to be done.
+        let code = unsafe { (self.runtime.hipModuleUnload)(module.0) };
+        let _ = self.check("hipModuleUnload", code);
+    }
+
+    unsafe fn function(&self, module: Raw, name: &CStr) -> Result<Raw, DeviceError> {
+        let mut function = null_mut();
+        // SAFETY: the caller vouches for the module; the name is terminated.
+        let code = unsafe { (self.runtime.hipModuleGetFunction)(&mut function, module.0, name.as_ptr()) };
+        self.check("hipModuleGetFunction", code)?;
+        Ok(Raw(function))
+    }
+
+    unsafe fn launch_kernel(
+        &self,
+        function: Raw,
+        size: LaunchSize,
+        stream: Raw,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DeviceError> {
+        let LaunchSize { grid, block } = size;
+        let (launch, arguments) = (self.runtime.hipModuleLaunchKernel, arguments.as_mut_ptr());
+        // SAFETY: the caller vouches for function, stream and arguments, which are read before the call returns.
+        let code = unsafe { launch(function.0, grid, 1, 1, block, 1, 1, 0, stream.0, arguments, null_mut()) };
+        self.check("hipModuleLaunchKernel", code)
     }
 
     unsafe fn launch_host(

@@ -11,6 +11,10 @@ use crate::gpu::library::{CHostFunction, table};
 pub(super) const NAMES: [&str; 5] =
     ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", "libgalaxyhip.so"];
 
+/// Where hiprtc is of its own; before ROCm 6, and in DTK, it is in the runtime.
+pub(super) const COMPILER_NAMES: [&str; 4] =
+    ["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so"];
+
 table! {
     /// The HIP runtime.
     pub(super) struct Runtime {
@@ -35,6 +39,10 @@ table! {
         hipEventRecord(event: *mut c_void, stream: *mut c_void) -> i32;
         hipEventQuery(event: *mut c_void) -> i32;
         hipEventSynchronize(event: *mut c_void) -> i32;
+        hipModuleLoadData(module: *mut *mut c_void, image: *const c_void) -> i32;
+        hipModuleUnload(module: *mut c_void) -> i32;
+        hipModuleGetFunction(function: *mut *mut c_void, module: *mut c_void, name: *const c_char) -> i32;
+        hipModuleLaunchKernel(function: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: *mut c_void, arguments: *mut *mut c_void, extra: *mut *mut c_void) -> i32;
     }
 }
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use bagualu_exec::Kernels;
 use bagualu_exec::collective::{Collective, CollectiveError, Disagreement, UniqueId, agree, merge_profile};
 use bagualu_exec::conformance::{Options, Outcome, run};
 use bagualu_exec::device::{Device, DeviceError, DeviceSlice, StreamUse};
+use bagualu_exec::fp8::{Cast, CastShape, Format, Overflow, Scaling, Source};
 
 /// The stub's own functions.
 pub struct Stub(libloading::Library);
@@ -43,6 +45,8 @@ pub fn conforms(device: &Arc<dyn Device>, stub: &Stub) {
     let report = run(device, &options);
     println!("{report}");
     assert_eq!(report.failures().count(), 0, "{report}");
+    let casts = report.cases.iter().find(|case| case.name.contains("cast"));
+    assert_eq!(casts.map(|case| &case.outcome), Some(&Outcome::Passed), "{report}");
     let passed = report.cases.iter().filter(|case| case.outcome == Outcome::Passed).count();
     assert!(passed >= 20, "{report}");
     left(stub, 0);
@@ -58,6 +62,39 @@ fn left(stub: &Stub, count: i32) {
         thread::sleep(Duration::from_millis(10));
     }
     panic!("{} streams, events and allocations are left, not {count}", stub.live());
+}
+
+/// A file that the stub takes for its kernels.
+pub fn kernels(library: &Path) -> Kernels {
+    let file = library.with_extension("kernels");
+    std::fs::write(&file, "kernels of the stub\n").expect("a file beside the stub");
+    Kernels::File(file)
+}
+
+/// Without kernels all works but the casts, and a cast says what is missing.
+pub fn only_casts_need_kernels(device: &dyn Device, missing: &str) {
+    let shape = CastShape::new(2, 64, Scaling::Unit, Source::Bf16).unwrap();
+    let cast = Cast { shape, format: Format::E4m3, overflow: Overflow::Saturate };
+    let stream = device.create_stream(StreamUse::Compute).unwrap();
+    let (wide, values) = (device.allocate(256).unwrap(), device.allocate(128).unwrap());
+    let none = DeviceSlice::new(0, 0);
+    // Each time anew: what is missing may be put there.
+    for _ in 0..2 {
+        // SAFETY: the memory lives until the stream has run empty.
+        let error = unsafe { device.quantize(&cast, wide, values, none, stream) }.unwrap_err();
+        assert!(error.to_string().contains(missing), "{error}");
+    }
+    // SAFETY: as above, and the address is used by nothing, as it is refused.
+    let odd =
+        unsafe { device.quantize(&cast, DeviceSlice::new(wide.address() + 1, 256), values, none, stream) };
+    assert!(matches!(odd, Err(DeviceError::Unsupported { .. })), "{odd:?}");
+    device.synchronize(stream).unwrap();
+    device.destroy_stream(stream).unwrap();
+    // SAFETY: the stream has run empty.
+    unsafe {
+        device.free(wide).unwrap();
+        device.free(values).unwrap();
+    }
 }
 
 /// A number of a stream or event that is gone, or is another device's, is an error.

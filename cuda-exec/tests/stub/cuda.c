@@ -70,3 +70,17 @@ int cuEventSynchronize(struct event *event) { return stub_event_synchronize(even
 int cuLaunchHostFunc(struct stream *stream, void (*function)(void *), void *data) {
     return stub_host_function(stream, function, data);
 }
+int cuDriverGetVersion(int *version) { return *version = 12080, OK; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    return device >= DEVICES ? BAD_DEVICE : (*value = attribute == 75 ? 9 : 0, OK);
+}
+int cuModuleLoadData(void **module, const void *image) { return stub_module_load(module, image); }
+int cuModuleUnload(void *module) { return stub_module_unload(module); }
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+    return stub_module_function(function, module, name);
+}
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, struct stream *stream, void **arguments, void **extra) {
+    if (gy != 1 || gz != 1 || by != 1 || bz != 1 || shared || extra) return INVALID;
+    return stub_launch(function, gx, bx, stream, arguments);
+}

@@ -52,3 +52,13 @@ int hipEventSynchronize(struct event *event) { return HIP(stub_event_synchronize
 int hipLaunchHostFunc(struct stream *stream, void (*function)(void *), void *data) {
     return HIP(stub_host_function(stream, function, data));
 }
+int hipModuleLoadData(void **module, const void *image) { return HIP(stub_module_load(module, image)); }
+int hipModuleUnload(void *module) { return HIP(stub_module_unload(module)); }
+int hipModuleGetFunction(void **function, void *module, const char *name) {
+    return HIP(stub_module_function(function, module, name));
+}
+int hipModuleLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                          unsigned shared, struct stream *stream, void **arguments, void **extra) {
+    if (gy != 1 || gz != 1 || by != 1 || bz != 1 || shared || extra) return HIP(INVALID);
+    return HIP(stub_launch(function, gx, bx, stream, arguments));
+}

@@ -38,6 +38,11 @@ int stub_event_record(struct event *event, struct stream *stream);
 int stub_event_query(struct event *event);
 int stub_event_synchronize(struct event *event);
 
+int stub_module_load(void **module, const void *image);
+int stub_module_unload(void *module);
+int stub_module_function(void **function, void *module, const char *name);
+int stub_launch(void *function, unsigned grid, unsigned block, struct stream *stream, void **arguments);
+
 const char *stub_error_text(int code);
 
 /* For tests: every call fails with `code` from now on; how many streams, events and allocations live. */
