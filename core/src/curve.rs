@@ -36,6 +36,18 @@ pub struct Point {
     pub bytes: u64,
 }
 
+impl Point {
+    /// The corner that `op` reaches from here, work included, and where it ends; `at` is its event.
+    pub fn through(self, op: &OpCost, at: usize) -> Result<(Self, Self), CurveError> {
+        let overflow = CurveError::Overflow { at };
+        let held = self.bytes.checked_add(op.holds).ok_or(overflow)?;
+        let highest = held.checked_add(op.work).ok_or(overflow)?;
+        let ns = self.ns.checked_add(op.ns).ok_or(overflow)?;
+        let bytes = held.checked_sub(op.frees).ok_or(CurveError::FreesTooMuch { at })?;
+        Ok((Self { ns, bytes: highest }, Self { ns, bytes }))
+    }
+}
+
 /// Where the curve is highest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Peak {
@@ -87,12 +99,9 @@ pub fn follow<'c>(
     for (at, event) in events.iter().enumerate() {
         for op in costs(*event) {
             visit(at, now);
-            let overflow = CurveError::Overflow { at };
-            let held = now.bytes.checked_add(op.holds).ok_or(overflow)?;
-            let highest = held.checked_add(op.work).ok_or(overflow)?;
-            now.ns = now.ns.checked_add(op.ns).ok_or(overflow)?;
-            visit(at, Point { ns: now.ns, bytes: highest });
-            now.bytes = held.checked_sub(op.frees).ok_or(CurveError::FreesTooMuch { at })?;
+            let (highest, end) = now.through(op, at)?;
+            visit(at, highest);
+            now = end;
         }
         visit(at, now);
     }

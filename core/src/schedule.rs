@@ -28,7 +28,8 @@ pub struct Pipeline {
     /// Micro-batches that pass one chunk before the next one's turn; Megatron's default is P. Unused
     /// without interleaving.
     pub group_size: u32,
-    /// Whether expert-parallel communication overlaps (one more warm-up forward when interleaved).
+    /// Whether expert-parallel communication overlaps: one more warm-up forward, and from then on each forward
+    /// runs together with a backward (Megatron's `combined_1f1b.py`, which takes a pipeline only interleaved).
     pub overlap: bool,
 }
 
@@ -67,7 +68,7 @@ impl Pipeline {
         let units = u64::from(self.units()?);
         let behind = u64::from(self.ranks - self.rank - 1);
         let warm_up = if self.chunks == 1 {
-            behind
+            behind + u64::from(self.overlap && self.ranks == 1)
         } else {
             let turn = u64::from(self.chunks - 1) * u64::from(self.group_size);
             2 * behind + turn + u64::from(self.overlap)
@@ -257,7 +258,8 @@ mod tests {
             first += p.group_size;
         }
         let warm_up = if v == 1 {
-            (p.ranks - p.rank - 1).min(m)
+            // Without a pipeline the overlap begins with a forward of its own.
+            (p.ranks - p.rank - 1 + u32::from(p.overlap && p.ranks == 1)).min(m)
         } else {
             ((p.ranks - p.rank - 1) * 2 + (v - 1) * p.group_size + u32::from(p.overlap)).min(m * v)
         } as usize;
