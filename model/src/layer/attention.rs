@@ -149,7 +149,8 @@ fn unfused(b: &mut Builder<'_>, qkv: &[usize]) -> usize {
             makes: &[output],
             saves: &inputs,
             cost: product(shape.context),
-            backward_work,
+            // Of the scores only the gradient of the probabilities is there yet.
+            backward_work: fixed(shape.hidden()) + kernel_inputs(b) + scores,
             ..Spec::default()
         },
     );
