@@ -132,7 +132,7 @@ impl<'m> Job<'m> {
             balanced_rows: self.model.rows_at(1_000),
             device_bytes: rank.device_bytes,
             host_bytes: rank.host_bytes,
-            fused: false,
+            fused: self.model.parallelism.overlap_ep,
         })
     }
 }

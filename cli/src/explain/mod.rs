@@ -8,7 +8,7 @@ use bagualu_core::provision::Aim;
 use crate::input::{Input, Loaded};
 use crate::plan::load::LoadFactor;
 use crate::plan::possible;
-use crate::plan::rank::{Rank, Shortage};
+use crate::plan::rank::{Rank, Shortage, unmitigated};
 use crate::spike::Spike;
 use crate::{Error, output};
 
@@ -95,7 +95,9 @@ fn explain<'a>(args: &Args, aim: Aim, loaded: &'a Loaded) -> Result<Result<Answe
     let model = &loaded.model;
     let stage = &model.stages[args.rank as usize];
     let rows = model.rows_at(args.load.0);
-    let request = observe::Request { chunk: args.chunk, micro_batch: args.micro_batch, rows };
+    let (chunk, micro_batch) = (args.chunk, args.micro_batch);
+    let unmitigated_bytes = unmitigated(model, stage, rows)?;
+    let request = observe::Request { chunk, micro_batch, rows, unmitigated_bytes };
     Rank::with(model, stage, |rank| {
         let provision = match rank.provisioned(model, stage, aim)? {
             Ok(provision) => provision,

@@ -2,7 +2,7 @@
 
 use bagualu_core::provision::Provision;
 
-use crate::plan::iteration::{Carried, Decided, Step, Watch, carry_watched, unmitigated};
+use crate::plan::iteration::{Carried, Decided, Step, Watch, carry_watched};
 use crate::plan::rank::{Rank, Shortage};
 
 /// Which unit is asked for.
@@ -13,6 +13,8 @@ pub struct Request {
     pub micro_batch: Option<u32>,
     /// Rows of each routed layer.
     pub rows: u32,
+    /// The peak of the iteration if everything is kept.
+    pub unmitigated_bytes: u64,
 }
 
 /// One unit of an iteration.
@@ -76,7 +78,7 @@ pub fn observe(
         Ok(carried) => {
             if carried.keeps_all() {
                 // As the plan's peak.
-                observed.fullest.bytes = observed.fullest.bytes.min(unmitigated(rank, request.rows)?);
+                observed.fullest.bytes = observed.fullest.bytes.min(request.unmitigated_bytes);
             }
             Ok(observed)
         }

@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::load::LoadFactor;
-use super::rank::{Rank, RankPlan};
-use super::{Plan, Verdict, iteration, loads_for, rank};
+use super::rank::RankPlan;
+use super::{Plan, Verdict, loads_for, rank};
 use crate::Error;
 use crate::input::Input;
 use crate::progress::Progress;
@@ -219,10 +219,10 @@ impl Search<'_> {
         };
         let Ok(loads) = loads_for(self.loads, &model) else { return false };
         let rows = loads.iter().map(|load| model.rows_at(load.0)).max().unwrap_or(model.balanced_rows);
-        model.stages.iter().all(|stage| {
-            let peak = Rank::with(&model, stage, |rank| iteration::unmitigated(rank, rows));
-            peak.is_ok_and(|bytes| bytes <= model.room(stage))
-        })
+        model
+            .stages
+            .iter()
+            .all(|stage| rank::unmitigated(&model, stage, rows).is_ok_and(|bytes| bytes <= model.room(stage)))
     }
 
     /// What planning the target says; none where Megatron refuses it, nothing can fit, or after too many plans.

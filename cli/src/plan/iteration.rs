@@ -8,11 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use bagualu_core::budget::{Allowance, BudgetError};
 use bagualu_core::controller::{Controller, ControllerError, Gate, LayerRecord, Settings};
 use bagualu_core::cost::LayerStorage;
-use bagualu_core::curve::{OpCost, layer_costs, peak};
 use bagualu_core::group::{GroupRows, RowThreshold};
 use bagualu_core::layer::{Collectives, LayerPlan, Strategy};
 use bagualu_core::ledger::{Admission, LedgerError};
-use bagualu_core::limits::MAX_OPS;
 use bagualu_core::mitigate::evaluate;
 use bagualu_core::provision::Provision;
 use bagualu_core::schedule::Event;
@@ -78,33 +76,6 @@ pub struct Decided {
 
 /// Who observes an iteration.
 pub type Watch<'w> = dyn FnMut(&Step<'_>) + 'w;
-
-/// The peak of the iteration's curve if everything is kept.
-pub fn unmitigated(rank: &Rank<'_>, rows: u32) -> Result<u64, String> {
-    let mut chunks = Vec::new();
-    for kinds in rank.stage.chunks {
-        let (mut forward, mut backward) = (Vec::new(), Vec::new());
-        for &kind in *kinds {
-            let model = &rank.stage.types[kind as usize];
-            let mut costs = [[OpCost::default(); MAX_OPS]; 2];
-            let [first, second] = &mut costs;
-            let rows = if model.routed { rows } else { 0 };
-            let count =
-                layer_costs(model, rows, &LayerPlan::KEEP, first, second).map_err(|e| e.to_string())?;
-            forward.extend_from_slice(&first[..count]);
-            backward.splice(0..0, second[..count].iter().copied());
-        }
-        chunks.push([forward, backward]);
-    }
-    let costs = |event| {
-        let (unit, side) = match event {
-            Event::Forward(unit) => (unit, 0),
-            Event::Backward(unit) => (unit, 1),
-        };
-        chunks[rank.pipeline.parts(unit).1 as usize][side].as_slice()
-    };
-    Ok(peak(rank.events, costs).map_err(|e| e.to_string())?.bytes)
-}
 
 /// Runs the iteration; what does not fit is an answer, anything else an error.
 pub fn carry(rank: &Rank<'_>, provision: &Provision, rows: u32) -> Result<Result<Carried, Shortage>, String> {

@@ -151,7 +151,7 @@ impl<'a> Rank<'a> {
                 balanced_rows: model.rows_at(1_000).max(1),
                 device_bytes: model.room(stage),
                 host_bytes: model.host_room(stage),
-                fused: false,
+                fused: model.parallelism.overlap_ep,
             },
             pipeline,
             events: &events,
@@ -179,7 +179,7 @@ impl<'a> Rank<'a> {
         if let Ok(provision) = &provision {
             for &load in loads {
                 let rows = model.rows_at(load.0);
-                let unmitigated_bytes = iteration::unmitigated(self, rows)?;
+                let unmitigated_bytes = unmitigated(model, stage, rows)?;
                 let mut outcome = iteration::carry(self, provision, rows)?;
                 if let Ok(carried) = &mut outcome
                     && carried.keeps_all()
@@ -261,6 +261,11 @@ pub fn shortage_of_floor(model: &Model, stage: &Stage) -> Option<Shortage> {
     })
 }
 
+/// The peak of an iteration's curve if everything is kept.
+pub fn unmitigated(model: &Model, stage: &Stage, rows: u32) -> Result<u64, String> {
+    price(model, stage, &ActivationSettings::default(), rows).map(|configured| configured.peak_bytes)
+}
+
 /// What the script's own settings make of an iteration, if it has any.
 fn configured(
     model: &Model,
@@ -271,7 +276,16 @@ fn configured(
     if settings.keeps_all() {
         return Ok(None);
     }
-    Configured::new(settings, model, stage, rows).map(Some).map_err(|error| error.to_string())
+    price(model, stage, settings, rows).map(Some)
+}
+
+fn price(
+    model: &Model,
+    stage: &Stage,
+    settings: &ActivationSettings,
+    rows: u32,
+) -> Result<Configured, String> {
+    Configured::new(settings, model, stage, rows).map_err(|error| error.to_string())
 }
 
 /// The first static part that passes the device's memory.

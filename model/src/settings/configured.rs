@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use bagualu_core::curve::{CurveError, peak, triangle_peak};
+use bagualu_core::curve::{CurveError, OpCost, Point};
 use bagualu_core::layer::LayerPlan;
-use bagualu_core::schedule::{Event, Pipeline, ScheduleError};
-use bagualu_core::set::Set;
+use bagualu_core::schedule::{Pipeline, ScheduleError};
 
-use super::curve::{ChunkCurve, Setting};
+use super::curve::{ChunkCurve, LayerOffload, Setting};
 use super::left_behind::left_behind;
 use super::offload::{Chooser, Layers, UnitOffload};
+use super::overlap::{Nodes, Part, Step, Turn, merge, steps};
 use super::recompute::{Recomputed, full_units};
 use super::{ActivationSettings, Method, Recompute};
 use crate::{LayerRef, LayerType, Model, ModelError, Stage};
@@ -42,32 +42,7 @@ impl Configured {
         stage: &Stage,
         rows: u32,
     ) -> Result<Self, SettingsError> {
-        settings.check(&model.config, &model.parallelism)?;
-        let pipeline = model.pipeline(stage.rank);
-        let mut events = vec![Event::Forward(0); 2 * pipeline.units()? as usize];
-        pipeline.events(&mut events)?;
-        let types = settings.layer_types(model);
-        let chunks: Vec<Layers<'_>> = stage
-            .chunks
-            .iter()
-            .map(|layers| set_layers(settings, &types, model.config.layers, layers))
-            .collect();
-        let units = match &settings.offload {
-            Some(offload) => {
-                let pipeline = &pipeline;
-                Chooser { settings, offload, model, chunks: &chunks, pipeline, rows }.choose(&events)
-            }
-            None => {
-                let none = |chunk: usize| UnitOffload {
-                    tensors: vec![Set::EMPTY; chunks[chunk].len()],
-                    ..UnitOffload::default()
-                };
-                (0..events.len() as u32 / 2).map(|unit| none(pipeline.parts(unit).1 as usize)).collect()
-            }
-        };
-        let compute_ns = model.compute_ns(stage, rows).map_err(CurveError::from)?;
-        let (pipeline, events) = (&pipeline, &events);
-        Iteration { pipeline, events, chunks: &chunks, units: &units, rows, compute_ns }.run()
+        Iteration::with(settings, model, stage, rows, |iteration| iteration.run())
     }
 }
 
@@ -113,8 +88,10 @@ fn units(settings: &ActivationSettings, depth: u32, layers: &[LayerRef]) -> BTre
 
 struct Iteration<'a> {
     pipeline: &'a Pipeline,
-    events: &'a [Event],
+    steps: &'a [Step],
     chunks: &'a [Layers<'a>],
+    /// Of each chunk.
+    nodes: Vec<Nodes>,
     units: &'a [UnitOffload],
     rows: u32,
     /// Time of the operators themselves, ns.
@@ -122,26 +99,84 @@ struct Iteration<'a> {
 }
 
 impl Iteration<'_> {
+    /// Calls `f` with an iteration of `stage`.
+    fn with<T>(
+        settings: &ActivationSettings,
+        model: &Model,
+        stage: &Stage,
+        rows: u32,
+        f: impl FnOnce(&Iteration<'_>) -> Result<T, SettingsError>,
+    ) -> Result<T, SettingsError> {
+        settings.check(&model.config, &model.parallelism)?;
+        let pipeline = model.pipeline(stage.rank);
+        let steps = steps(&pipeline)?;
+        let types = settings.layer_types(model);
+        let chunks: Vec<Layers<'_>> = stage
+            .chunks
+            .iter()
+            .map(|layers| set_layers(settings, &types, model.config.layers, layers))
+            .collect();
+        let units = match &settings.offload {
+            Some(offload) => {
+                let pipeline = &pipeline;
+                Chooser { settings, offload, model, chunks: &chunks, pipeline, rows }.choose(&steps)
+            }
+            None => {
+                let none = |chunk: usize| UnitOffload {
+                    layers: vec![LayerOffload::default(); chunks[chunk].len()],
+                    ..UnitOffload::default()
+                };
+                (0..pipeline.units()?).map(|unit| none(pipeline.parts(unit).1 as usize)).collect()
+            }
+        };
+        let nodes = stage.chunks.iter().map(|layers| Nodes::new(&types, layers)).collect();
+        let compute_ns = model.compute_ns(stage, rows).map_err(CurveError::from)?;
+        let (pipeline, steps, chunks, units) = (&pipeline, &steps, &chunks, &units);
+        f(&Iteration { pipeline, steps, chunks, nodes, units, rows, compute_ns })
+    }
+
     fn run(&self) -> Result<Configured, SettingsError> {
         let (curves, of_unit) = self.curves()?;
-        let costs = |event| {
-            let (unit, forward) = match event {
-                Event::Forward(unit) => (unit, true),
-                Event::Backward(unit) => (unit, false),
-            };
-            let curve: &ChunkCurve = &curves[of_unit[unit as usize]];
-            if forward { &curve.forward[..] } else { &curve.backward[..] }
-        };
+        let walk = self.walk(&curves, &of_unit)?;
         let again = of_unit.iter().map(|&curve| curves[curve].again_ns);
         let copies = self.units.iter().map(|unit| unit.copies_ns);
         Ok(Configured {
             plans: self.plans(),
-            held_bytes: triangle_peak(self.events, costs)?,
-            peak_bytes: peak(self.events, costs)?.bytes.saturating_add(left_behind(self.chunks)),
+            held_bytes: walk.held,
+            peak_bytes: walk.peak.saturating_add(left_behind(self.chunks)),
             host_bytes: self.host_bytes(),
             compute_ns: self.compute_ns,
             added_ns: again.chain(copies).fold(0, u64::saturating_add),
         })
+    }
+
+    fn walk(&self, curves: &[ChunkCurve], of_unit: &[usize]) -> Result<Walk, CurveError> {
+        let curve = |unit: u32| &curves[of_unit[unit as usize]];
+        let mut merged = BTreeMap::new();
+        let mut walk = Walk::default();
+        for &step in self.steps {
+            match step {
+                Step::Forward(unit) => walk.through(&curve(unit).forward, 0)?,
+                Step::Backward(unit) => walk.through(&curve(unit).backward, 0)?,
+                Step::Both { forward, backward } => {
+                    let chunks = [forward, backward].map(|unit| self.chunk(unit as usize));
+                    let turns: &Vec<Turn> = merged
+                        .entry(chunks)
+                        .or_insert_with(|| merge(&self.nodes[chunks[0]], &self.nodes[chunks[1]]));
+                    let of = |part: &Part| match part {
+                        Part::Forward(ops) => &curve(forward).forward[ops.clone()],
+                        Part::Backward(ops) => curve(backward).backward_of(ops),
+                    };
+                    for Turn { part, beside } in turns {
+                        let beside = beside.iter().flat_map(of).map(|op| op.work).max();
+                        walk.through(of(part), beside.unwrap_or(0))?;
+                    }
+                }
+            }
+            walk.held = walk.held.max(walk.now.bytes);
+            walk.step += 1;
+        }
+        Ok(walk)
     }
 
     /// The different curves of units, and which is each unit's.
@@ -150,11 +185,10 @@ impl Iteration<'_> {
         let mut of_unit = Vec::with_capacity(self.units.len());
         for (unit, offload) in self.units.iter().enumerate() {
             let chunk = self.chunk(unit);
-            let bits: Vec<u64> = offload.tensors.iter().map(|set| set.bits()).collect();
             let next = curves.len();
-            let index = *known.entry((chunk, bits)).or_insert(next);
+            let index = *known.entry((chunk, &offload.layers)).or_insert(next);
             if index == next {
-                curves.push(ChunkCurve::new(&self.chunks[chunk], &offload.tensors, self.rows)?);
+                curves.push(ChunkCurve::new(&self.chunks[chunk], &offload.layers, self.rows)?);
             }
             of_unit.push(index);
         }
@@ -165,26 +199,49 @@ impl Iteration<'_> {
     fn plans(&self) -> Vec<Vec<LayerPlan>> {
         let last = |chunk| self.pipeline.unit(self.pipeline.micro_batches - 1, chunk) as usize;
         let plan = |(chunk, layers): (usize, &Layers<'_>)| {
-            let offload = &self.units[last(chunk as u32)].tensors;
-            layers.iter().zip(offload).map(|(layer, &offload)| layer.plan(offload)).collect()
+            let offload = &self.units[last(chunk as u32)].layers;
+            layers.iter().zip(offload).map(|(layer, offload)| layer.plan(offload.tensors())).collect()
         };
         self.chunks.iter().enumerate().map(plan).collect()
     }
 
     fn host_bytes(&self) -> u64 {
         let (mut now, mut most) = (0u64, 0);
-        for event in self.events {
-            match *event {
-                Event::Forward(unit) => now = now.saturating_add(self.units[unit as usize].host_bytes),
-                Event::Backward(unit) => now = now.saturating_sub(self.units[unit as usize].host_bytes),
-            }
+        let of = |unit: Option<u32>| unit.map_or(0, |unit| self.units[unit as usize].host_bytes);
+        for step in self.steps {
+            now = now.saturating_add(of(step.forward()));
             most = most.max(now);
+            now = now.saturating_sub(of(step.backward()));
         }
         most
     }
 
     fn chunk(&self, unit: usize) -> usize {
         self.pipeline.parts(unit as u32).1 as usize
+    }
+}
+
+/// The curve of an iteration so far.
+#[derive(Default)]
+struct Walk {
+    now: Point,
+    step: usize,
+    /// The most at a corner.
+    peak: u64,
+    /// The most between two steps.
+    held: u64,
+}
+
+impl Walk {
+    /// Operators one after another, beside so many bytes of others' work.
+    fn through(&mut self, ops: &[OpCost], beside: u64) -> Result<(), CurveError> {
+        for op in ops {
+            let overflow = CurveError::Overflow { at: self.step };
+            let work = op.work.checked_add(beside).ok_or(overflow)?;
+            let (highest, end) = self.now.through(&OpCost { work, ..*op }, self.step)?;
+            (self.now, self.peak) = (end, self.peak.max(highest.bytes));
+        }
+        Ok(())
     }
 }
 
@@ -229,3 +286,47 @@ impl fmt::Display for SettingsError {
 }
 
 impl std::error::Error for SettingsError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Offload, OffloadModule, RecomputeModule};
+    use crate::{Device, Preset};
+
+    /// Whatever is offloaded, recomputed and overlapped, each unit's bytes are free once all backwards are done.
+    #[test]
+    fn nothing_is_left_at_the_end() {
+        let preset = Preset::named("glm-188b-a20b", None).expect("a preset");
+        let device = Device::named("dcu-64g").expect("a preset");
+        let modules = [
+            vec![OffloadModule::MoeAct],
+            vec![OffloadModule::CoreAttn, OffloadModule::AttnProj],
+            OffloadModule::ALL[..7].to_vec(),
+        ];
+        let recomputes = [
+            Recompute::None,
+            Recompute::Selective(vec![RecomputeModule::MoeAct, RecomputeModule::Layernorm]),
+        ];
+        let offloads = modules.map(|modules| Some(Offload { modules, ..Offload::default() }));
+        for (overlap_ep, recompute) in
+            [false, true].iter().flat_map(|o| recomputes.iter().map(move |r| (o, r)))
+        {
+            let parallelism = crate::Parallelism { overlap_ep: *overlap_ep, ..preset.parallelism.clone() };
+            let model = Model::new(&preset.config, &parallelism, &device).expect("a model");
+            for offload in offloads.iter().chain([&None]) {
+                let settings = ActivationSettings {
+                    recompute: recompute.clone(),
+                    offload: offload.clone(),
+                    ..ActivationSettings::default()
+                };
+                for stage in &model.stages {
+                    let end = Iteration::with(&settings, &model, stage, model.balanced_rows, |iteration| {
+                        let (curves, of_unit) = iteration.curves()?;
+                        Ok(iteration.walk(&curves, &of_unit)?.now.bytes)
+                    });
+                    assert_eq!(end, Ok(0), "{settings:?}, overlap {overlap_ep}, rank {}", stage.rank);
+                }
+            }
+        }
+    }
+}

@@ -10,7 +10,9 @@ mod curve;
 mod left_behind;
 mod modules;
 mod offload;
+mod overlap;
 mod recompute;
+mod reload;
 
 pub use configured::{Configured, SettingsError};
 pub use modules::{OffloadModule, RecomputeModule};
