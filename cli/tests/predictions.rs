@@ -1,7 +1,7 @@
 //! What others measured, predicted from shapes and compared: `docs/predictions.md`.
 //!
 //! Nothing is fitted. Every row that is computed here must be in the document as it is printed. Bounds are those of a
-//! class of runs; the runs that miss theirs are named.
+//! class of runs.
 
 mod public;
 
@@ -16,23 +16,8 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Runs off by more than their class: what they need beside is not modelled (`docs/predictions.md`).
-    const OFF_THE_MARK: [(&str, Self); 2] = [
-        (
-            "moe/gpt3_mcore_te_tp2_pp2_ep4_etp1_selective_recompute_experimental",
-            Self { activations: 170, peak: 140 },
-        ),
-        (
-            "moe/gpt3_moe_mcore_te_tp2_pp2_ep4_etp1_no_mtp_no_a2a_ovlp_fine_grained_offloading",
-            Self { activations: 310, peak: 175 },
-        ),
-    ];
-
     /// Dense models and those with experts, whose loads are not published; small and large ones.
     fn of(run: &MegatronRun) -> Self {
-        if let Some((_, bounds)) = Self::OFF_THE_MARK.into_iter().find(|(name, _)| *name == run.run) {
-            return bounds;
-        }
         let activations = match (run.flags.contains("--num-experts"), run.activations() > LARGE_ACTIVATIONS) {
             (true, _) => 75,
             (false, true) => 30,
@@ -186,7 +171,7 @@ fn fourteen_layers_of_deepseek_v3() {
     let peaks = [
         ("nothing recomputed (6311)", "", 68_704, 15),
         ("full recomputation (6311)", FULL, 60_154, 10),
-        ("overlap of EP, nothing recomputed (6429)", "--overlap-moe-expert-parallel-comm", 70_279, 15),
+        ("overlap of EP, nothing recomputed (6429)", "--overlap-moe-expert-parallel-comm", 70_279, 20),
     ];
     let [none, full, _] = peaks.map(|(what, setting, mib, within)| {
         let peak = Compared { measured: mib << 20, predicted: Planned::script(DEEPSEEK_V3, setting).peak() };
