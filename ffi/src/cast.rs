@@ -177,7 +177,7 @@ pub unsafe extern "C" fn bagualu_cast_dequantize(
 
 /// # Safety
 /// - `from` is NULL or a struct with its `struct_size` set and arrays as long as the dimensions.
-unsafe fn parsed(from: *const bagualu_cast) -> Result<Cast, Failure> {
+pub(crate) unsafe fn parsed(from: *const bagualu_cast) -> Result<Cast, Failure> {
     // SAFETY: the contract of this function.
     let given = unsafe { config(from, "cast") }?;
     if given.dimensions > MOST_DIMENSIONS {

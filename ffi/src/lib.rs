@@ -21,6 +21,7 @@ mod library;
 mod message;
 mod model;
 mod plan;
+mod rank;
 mod status;
 
 pub use cast::*;
@@ -32,6 +33,7 @@ pub use library::*;
 pub use message::*;
 pub use model::*;
 pub use plan::*;
+pub use rank::*;
 pub use status::{bagualu_status, bagualu_status_name};
 
 /// The largest number of a handle's kind in use.

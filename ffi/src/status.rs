@@ -17,6 +17,8 @@ use bagualu_core::stage::StageError;
 use bagualu_exec::device::DeviceError;
 use bagualu_exec::engine::EngineError;
 use bagualu_exec::fp8::CastError;
+use bagualu_exec::rank::RankError;
+use bagualu_exec::store::{OpenError, StoreError};
 
 /// What a call came to: 0, or a number from 8200 on, which neither errno nor a bool is. Numbers stay for good; those of
 /// a status that is given up are not used again. What it was exactly is in `bagualu_last_message`.
@@ -126,6 +128,12 @@ pub enum bagualu_status {
     NothingLeaving = 8304,
     /// A tensor or these buffers cannot be cast.
     BadCast = 8305,
+    /// A hook failed.
+    Hook = 8306,
+    /// A step must wait for the pass beside it, which only the program can run on.
+    Waits = 8307,
+    /// A saved tensor is not there, not as its model says, or was not saved.
+    BadTensor = 8308,
 }
 
 /// The name of a status, as in the header (`BAGUALU_STATUS_INFEASIBLE`); `BAGUALU_STATUS_UNKNOWN` for any other number.
@@ -196,6 +204,9 @@ names! {
     TicketState c"BAGUALU_STATUS_TICKET_STATE"
     NothingLeaving c"BAGUALU_STATUS_NOTHING_LEAVING"
     BadCast c"BAGUALU_STATUS_BAD_CAST"
+    Hook c"BAGUALU_STATUS_HOOK"
+    Waits c"BAGUALU_STATUS_WAITS"
+    BadTensor c"BAGUALU_STATUS_BAD_TENSOR"
 }
 
 /// Why a call failed.
@@ -441,5 +452,44 @@ impl From<EngineError> for Failure {
 impl From<CastError> for Failure {
     fn from(error: CastError) -> Self {
         Self::new(bagualu_status::BadCast, error.to_string())
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let status = match error {
+            StoreError::Engine(error) => return error.into(),
+            StoreError::Device(error) => return error.into(),
+            StoreError::NoSuchLayer { .. } => bagualu_status::NoSuchIndex,
+            StoreError::OutOfOrder { .. } => bagualu_status::OutOfOrder,
+            StoreError::Overflow { .. } => bagualu_status::Overflow,
+            StoreError::Hook { .. } => bagualu_status::Hook,
+            _ => bagualu_status::BadTensor,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<RankError> for Failure {
+    fn from(error: RankError) -> Self {
+        let status = match error {
+            RankError::Controller(error) => return error.into(),
+            RankError::Store(error) => return error.into(),
+            RankError::Idle { .. } => bagualu_status::OutOfOrder,
+            RankError::Waits { .. } => bagualu_status::Waits,
+            _ => bagualu_status::BadTensor,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let status = match error {
+            OpenError::Stage(error) => return error.into(),
+            OpenError::Schedule(error) => return error.into(),
+            _ => bagualu_status::InvalidValue,
+        };
+        Self::new(status, error.to_string())
     }
 }

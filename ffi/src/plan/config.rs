@@ -6,7 +6,7 @@ use bagualu_core::stage::Recompute;
 use bagualu_model::Memory;
 
 use super::budget::share;
-use super::rank::Choices;
+use super::planned::Choices;
 use super::selector::search;
 use crate::arguments::{config, config_or_default, optional, versioned};
 use crate::status::Failure;
@@ -82,7 +82,7 @@ versioned!(bagualu_provision);
 ///
 /// # Safety
 /// - `from` is NULL or a struct with its `struct_size` set; so is its provision.
-pub(super) unsafe fn read_choices(
+pub(crate) unsafe fn read_choices(
     from: *const bagualu_controller_config,
 ) -> Result<(Choices, bool), Failure> {
     // SAFETY: the contract of this function.

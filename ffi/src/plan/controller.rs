@@ -7,7 +7,7 @@ use bagualu_core::provision::Provision;
 
 use super::budget::bagualu_allowance;
 use super::config::{bagualu_controller_config, bagualu_provision, flag, read_choices};
-use super::rank::{Description, Rank};
+use super::planned::{Description, Planned};
 use super::schedule::{bagualu_event, bagualu_pipeline, write_events};
 use super::stage::bagualu_stage;
 use crate::arguments::{config, elements, elements_mut, optional, out, out_struct, own_size, versioned};
@@ -38,7 +38,7 @@ pub struct bagualu_controller {
 handle!(bagualu_controller, Object, 4);
 
 /// A controller and what it borrows.
-pub(crate) struct Object(Rank);
+pub(crate) struct Object(Planned);
 
 /// What the gate of a layer says.
 #[repr(C)]
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn bagualu_controller_from_model(
         // SAFETY: the contract of this function.
         let (out, (choices, fused)) = unsafe { (out(controller, "controller")?, read_choices(config)?) };
         let description = handle::with(model, |object| Description::of_model(&object.model, rank, fused))?;
-        out.set(handle::insert(Object(Rank::make(description, choices)?))?);
+        out.set(handle::insert(Object(Planned::make(description, choices)?))?);
         Ok(())
     })
 }
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn bagualu_controller_from_stage(
             let stage = self::config(stage, "stage")?;
             (out, Description::of_stage(&stage, pipeline, fused)?, choices)
         };
-        out.set(handle::insert(Object(Rank::make(description, choices)?))?);
+        out.set(handle::insert(Object(Planned::make(description, choices)?))?);
         Ok(())
     })
 }
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn bagualu_controller_gate(
 }
 
 impl bagualu_gate {
-    fn checked(&self) -> Result<Gate, Failure> {
+    pub(crate) fn checked(&self) -> Result<Gate, Failure> {
         let whole_moe = flag("whole_moe", self.whole_moe)?;
         let granted = flag("has_grant", self.has_grant)?.then_some(self.granted_bytes);
         let group = GroupDecision { whole_moe, dispatch_chunks: self.dispatch_chunks.max(1) };

@@ -3,13 +3,14 @@
 mod budget;
 mod config;
 mod controller;
-mod rank;
+pub(crate) mod planned;
 mod schedule;
 mod scheduler;
 mod selector;
 mod stage;
 
 pub use budget::*;
+pub(crate) use config::read_choices;
 pub use config::*;
 pub use controller::*;
 pub use schedule::*;

@@ -5,7 +5,7 @@ use bagualu_core::limits::{MAX_LAYERS, MAX_OPS, MAX_TENSORS};
 use bagualu_core::schedule::Pipeline;
 use bagualu_core::set::Set;
 
-use super::rank::{Description, LayerTable};
+use super::planned::{Description, LayerTable};
 use super::schedule::events_of;
 use crate::arguments::{elements, versioned};
 use crate::layer::{bagualu_layer_type, bagualu_rooflines};

@@ -54,16 +54,19 @@ pub(crate) struct Choices {
 
 self_cell!(
     /// A controller and what it borrows.
-    pub(crate) struct Rank {
+    pub(crate) struct Planned {
         owner: Storage,
         #[covariant]
         dependent: Controller,
     }
 );
 
+/// What a controller borrows.
 pub(crate) struct Storage {
     tables: Tables,
     buffers: MutBorrow<Buffers>,
+    provision: Provision,
+    settings: Settings,
 }
 
 self_cell!(
@@ -80,27 +83,10 @@ struct Views<'a> {
     chunks: Vec<&'a [u16]>,
 }
 
-impl Rank {
-    /// Solves the provision where none is given, and makes the controller.
+impl Planned {
+    /// A controller of its own.
     pub(crate) fn make(description: Description, choices: Choices) -> Result<Self, Failure> {
-        let units = description.check(choices.memory)?;
-        let tables = Tables::new(description, |description| Views {
-            types: description.types.iter().map(LayerTable::model).collect(),
-            chunks: description.chunks.iter().map(Vec::as_slice).collect(),
-        });
-        let provision = match choices.provision {
-            Some(provision) => provision,
-            None => tables.provision(choices.aim, units)?,
-        };
-        let buffers = Buffers::remembering(&tables.stage(), units, choices.memory);
-        let storage = Storage { tables, buffers: MutBorrow::new(buffers) };
-        let rank = Self::try_new(storage, |storage| {
-            let Storage { tables, buffers } = storage;
-            let Description { pipeline, events, .. } = tables.borrow_owner();
-            let storage = buffers.borrow_mut().storage();
-            Controller::new(tables.stage(), *pipeline, events, provision, choices.settings, storage)
-        });
-        Ok(rank?)
+        Self::try_new(Storage::new(description, choices)?, Storage::controller)
     }
 
     /// The controller, to be read.
@@ -116,7 +102,41 @@ impl Rank {
 
     /// The rank as it was described.
     pub(crate) fn description(&self) -> &Description {
-        self.borrow_owner().tables.borrow_owner()
+        self.borrow_owner().description()
+    }
+}
+
+impl Storage {
+    /// Solves the provision where none is given.
+    pub(crate) fn new(description: Description, choices: Choices) -> Result<Self, Failure> {
+        let units = description.check(choices.memory)?;
+        let tables = Tables::new(description, |description| Views {
+            types: description.types.iter().map(LayerTable::model).collect(),
+            chunks: description.chunks.iter().map(Vec::as_slice).collect(),
+        });
+        let provision = match choices.provision {
+            Some(provision) => provision,
+            None => tables.provision(choices.aim, units)?,
+        };
+        let buffers = MutBorrow::new(Buffers::remembering(&tables.stage(), units, choices.memory));
+        Ok(Self { tables, buffers, provision, settings: choices.settings })
+    }
+
+    /// The controller, once.
+    pub(crate) fn controller(&self) -> Result<Controller<'_>, Failure> {
+        let Description { pipeline, events, .. } = self.description();
+        let (stage, storage) = (self.stage(), self.buffers.borrow_mut().storage());
+        Ok(Controller::new(stage, *pipeline, events, self.provision, self.settings, storage)?)
+    }
+
+    /// The rank as the core takes it.
+    pub(crate) fn stage(&self) -> StageModel<'_> {
+        self.tables.stage()
+    }
+
+    /// The rank as it was described.
+    pub(crate) fn description(&self) -> &Description {
+        self.tables.borrow_owner()
     }
 }
 
@@ -162,6 +182,18 @@ impl Description {
             events: events_of(&pipeline)?,
             pipeline,
         })
+    }
+
+    /// Bounds the saved tensors of all units together.
+    pub(crate) fn check_tensors(&self) -> Result<(), Failure> {
+        let longest = self.chunks.iter().map(Vec::len).max().unwrap_or(0);
+        let widest = self.types.iter().map(|kind| kind.tensors.len().max(kind.ops.len())).max().unwrap_or(0);
+        let count = (self.events.len() / 2).saturating_mul(longest).saturating_mul(widest);
+        if count <= MOST_LAYER_RUNS {
+            return Ok(());
+        }
+        let message = format!("units times layers times tensors: {count}; at most {MOST_LAYER_RUNS} are kept");
+        Err(Failure::new(bagualu_status::Count, message))
     }
 
     /// Bounds what will be allocated; gives the number of units.
