@@ -395,6 +395,18 @@ enum bagualu_status
      * A tensor or these buffers cannot be cast.
      */
     BAGUALU_STATUS_BAD_CAST = 8305,
+    /**
+     * A hook failed.
+     */
+    BAGUALU_STATUS_HOOK = 8306,
+    /**
+     * A step must wait for the pass beside it, which only the program can run on.
+     */
+    BAGUALU_STATUS_WAITS = 8307,
+    /**
+     * A saved tensor is not there, not as its model says, or was not saved.
+     */
+    BAGUALU_STATUS_BAD_TENSOR = 8308,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -627,6 +639,23 @@ typedef struct bagualu_engine bagualu_engine;
  * Texts that it hands out are its own, and go with it.
  */
 typedef struct bagualu_model bagualu_model;
+
+/**
+ * Runs one pipeline rank under its plan: a controller in step with the saved tensors, which are kept, copied to the host,
+ * cast or dropped, and brought back before their backward.
+ *
+ * Made by `bagualu_rank_from_model` or `bagualu_rank_from_stage`, freed by `bagualu_rank_free`. One call at a time. The program
+ * runs its operators on its compute stream. A call that admits an operator blocks until the bytes that it counts on
+ * are free: when it returns, the operator may allocate and be submitted. The order, in that of the schedule; names are
+ * those of the functions:
+ *
+ * forward of a unit   begin_forward; for each layer: to_gate, (router), gate, (experts) save of each saved tensor, layer_done;
+ *                     end_forward
+ * backward of a unit  begin_backward; for each layer, last first: recover, (backward, which reads tensor), layer_undone;
+ *                     end_backward
+ * after all           end_iteration; after an error: abandon
+ */
+typedef struct bagualu_rank bagualu_rank;
 
 /**
  * Orders the operators of a scheduling point so that copies and recomputation hide: §V-B of the paper.
@@ -2003,6 +2032,185 @@ typedef struct bagualu_selection {
     uint32_t reserved;
 } bagualu_selection;
 
+/**
+ * Where a rank's device memory comes from: a framework's caching allocator. Functions are called on the thread that calls
+ * the rank, during that call, and do not throw.
+ */
+typedef struct bagualu_allocator {
+    /**
+     * sizeof(bagualu_allocator), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Handed to both functions.
+     */
+    void *user;
+    /**
+     * Returns the address of `bytes` bytes for work submitted to `stream` from now on, or 0 if there are none.
+     */
+    uint64_t (*allocate)(void *user, uint64_t bytes, uint64_t stream);
+    /**
+     * Takes memory back at once, though work submitted to `stream` before may still use it.
+     */
+    void (*release)(void *user, uint64_t address, uint64_t bytes, uint64_t stream);
+} bagualu_allocator;
+
+/**
+ * What a rank runs on. `compute` and `device` are needed, the rest may be 0.
+ */
+typedef struct bagualu_rank_config {
+    /**
+     * sizeof(bagualu_rank_config), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * The device.
+     */
+    const struct bagualu_device *device;
+    /**
+     * The program's compute stream on it.
+     */
+    uint64_t compute;
+    /**
+     * How it plans; NULL: the default.
+     */
+    const struct bagualu_controller_config *controller;
+    /**
+     * Where device memory comes from; NULL: the device.
+     */
+    const struct bagualu_allocator *allocator;
+    /**
+     * Pinned memory, bytes, at least the plan's host bytes; 0: those, with what rounding adds.
+     */
+    uint64_t pool_bytes;
+    /**
+     * Reloads due at once, bytes; 0: a quarter of the pool.
+     */
+    uint64_t window_bytes;
+    /**
+     * Reloads due at once; 0: 64.
+     */
+    uint32_t window_tensors;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} bagualu_rank_config;
+
+/**
+ * An operator that is to run again.
+ */
+typedef struct bagualu_again {
+    /**
+     * The size of what the library filled in.
+     */
+    size_t struct_size;
+    /**
+     * The stream to submit it to.
+     */
+    uint64_t stream;
+    /**
+     * What `bagualu_rank_remember` left for it; 0 where nothing was.
+     */
+    uint64_t payload;
+    /**
+     * State of the random numbers at the forward, during the call; NULL where none was left.
+     */
+    const uint8_t *rng;
+    /**
+     * Bytes of `rng`.
+     */
+    size_t rng_bytes;
+    /**
+     * Where the layer's saved tensors lie, by their index, during the call: inputs that are back, and outputs to be written.
+     */
+    const struct bagualu_memory *tensors;
+    /**
+     * Elements of `tensors`.
+     */
+    size_t tensor_count;
+    /**
+     * The set of tensors that are there (bit `1 << index`); the others are not saved.
+     */
+    uint64_t there;
+    /**
+     * The unit.
+     */
+    uint32_t unit;
+    /**
+     * Its layer.
+     */
+    uint32_t layer;
+    /**
+     * The operator of the layer's type.
+     */
+    uint32_t op;
+    /**
+     * The layer's rows.
+     */
+    uint32_t rows;
+    /**
+     * Which part of a split dispatch.
+     */
+    uint32_t part;
+    /**
+     * How many parts there are; 0 for the whole layer.
+     */
+    uint32_t parts;
+} bagualu_again;
+
+/**
+ * Runs an operator again: submits it to `again->stream` and returns `BAGUALU_STATUS_OK`, or any other number to end the
+ * recovery. It may call functions of the device, not of the rank.
+ */
+typedef uint32_t (*bagualu_hook)(void *user, const struct bagualu_again *again);
+
+/**
+ * What a rank has done since it was made.
+ */
+typedef struct bagualu_rank_counts {
+    /**
+     * sizeof(bagualu_rank_counts), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Layers whose real rows changed the plan.
+     */
+    uint64_t replanned;
+    /**
+     * Waits for copies before an operator could start.
+     */
+    uint64_t waits;
+    /**
+     * Units brought back before their backward.
+     */
+    uint64_t early;
+    /**
+     * Kept tensors that were offloaded after all.
+     */
+    uint64_t corrections;
+    /**
+     * Bytes offloaded.
+     */
+    uint64_t offloaded_bytes;
+    /**
+     * Tensors offloaded.
+     */
+    uint64_t offloaded;
+    /**
+     * Tensors recomputed.
+     */
+    uint64_t recomputed;
+    /**
+     * Tensors quantised.
+     */
+    uint64_t quantized;
+    /**
+     * The most pinned memory ever taken at once, bytes.
+     */
+    uint64_t pinned_high_water;
+} bagualu_rank_counts;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -2928,6 +3136,214 @@ bagualu_status bagualu_layer_evaluate(const struct bagualu_layer *layer,
                                       const struct bagualu_layer_plan *plan,
                                       uint32_t allow_collectives,
                                       struct bagualu_selection *selection);
+
+/**
+ * Makes a rank of a model.
+ *
+ * Thread-safe. `*out` is the caller's, to be freed by `bagualu_rank_free`; model and device handles may be freed before.
+ *
+ * The caller sees to it that:
+ * - `config` is NULL or a struct with its `struct_size` set, as are the structs in it; its stream is one of its device, its
+ *   allocator's functions may be called until the rank is freed; `out` is NULL or may be written.
+ */
+bagualu_status bagualu_rank_from_model(const struct bagualu_model *model,
+                                       uint32_t rank,
+                                       const struct bagualu_rank_config *config,
+                                       struct bagualu_rank **out);
+
+/**
+ * Makes a rank that arrays describe.
+ *
+ * Thread-safe. Everything is copied. `*out` is the caller's, to be freed by `bagualu_rank_free`; the device's handle may be
+ * freed before.
+ *
+ * The caller sees to it that:
+ * - As for `bagualu_rank_from_model` and `bagualu_controller_from_stage`.
+ */
+bagualu_status bagualu_rank_from_stage(const struct bagualu_stage *stage,
+                                       const struct bagualu_pipeline *pipeline,
+                                       const struct bagualu_rank_config *config,
+                                       struct bagualu_rank **out);
+
+/**
+ * Frees a rank, after the copies under way; NULL is nothing. Device memory that the program has allocated by it is its own.
+ */
+bagualu_status bagualu_rank_free(struct bagualu_rank *rank);
+
+/**
+ * The forward of `unit` starts; what the next backward needs begins to come back, if there is room.
+ */
+bagualu_status bagualu_rank_begin_forward(struct bagualu_rank *rank, uint32_t unit);
+
+/**
+ * Waits until the operators before the next layer's gate may start.
+ */
+bagualu_status bagualu_rank_to_gate(struct bagualu_rank *rank);
+
+/**
+ * The gate of the next layer has run (`gate` may be NULL for a layer without a router): decides what is done with it,
+ * reserves host memory for what it offloads, and waits until its other operators may start.
+ *
+ * The caller sees to it that:
+ * - `gate` is NULL or a struct with its `struct_size` set; so is `decision`.
+ */
+bagualu_status bagualu_rank_gate(struct bagualu_rank *rank,
+                                 const struct bagualu_gate *gate,
+                                 struct bagualu_decision *decision);
+
+/**
+ * Device memory for an operator that was admitted, from the rank's allocator. Saved by `bagualu_rank_save`, or given back by
+ * `bagualu_rank_give_back`.
+ *
+ * The caller sees to it that:
+ * - `memory` is NULL or may be written.
+ */
+bagualu_status bagualu_rank_allocate(struct bagualu_rank *rank,
+                                     uint64_t bytes,
+                                     struct bagualu_memory *memory);
+
+/**
+ * Gives back what `bagualu_rank_allocate` wrote and was not saved, after the work of the compute stream so far.
+ *
+ * The caller sees to it that:
+ * - `memory` is whole and is given back once; no work uses it but what was submitted to the compute stream before.
+ */
+bagualu_status bagualu_rank_give_back(struct bagualu_rank *rank,
+                                      struct bagualu_memory memory);
+
+/**
+ * Hands a saved tensor of the layer under way over, a block input too. `cast` says what it is to whom would quantise it;
+ * it may be NULL for a tensor that may not be quantised.
+ *
+ * The caller sees to it that:
+ * - `memory` is from the rank's allocator; it is written by work submitted to the compute stream before, and read by
+ *   nothing but that stream's work and the rank from now on. `cast` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_rank_save(struct bagualu_rank *rank,
+                                 size_t tensor,
+                                 struct bagualu_memory memory,
+                                 const struct bagualu_cast *cast);
+
+/**
+ * Leaves a payload and the state of the random numbers (`rng_bytes` of it, copied) for an operator of the layer under way,
+ * should it run again.
+ *
+ * The caller sees to it that:
+ * - `rng` is NULL or has `rng_bytes`.
+ */
+bagualu_status bagualu_rank_remember(struct bagualu_rank *rank,
+                                     size_t op,
+                                     uint64_t payload,
+                                     const uint8_t *rng,
+                                     size_t rng_bytes);
+
+/**
+ * The layer's forward has been submitted: its tensors are dropped, cast or copied out as decided.
+ */
+bagualu_status bagualu_rank_layer_done(struct bagualu_rank *rank);
+
+/**
+ * The forward has ended; `measured` is what it really holds, NULL if that was not measured.
+ *
+ * The caller sees to it that:
+ * - `measured` is NULL or may be read.
+ */
+bagualu_status bagualu_rank_end_forward(struct bagualu_rank *rank, const uint64_t *measured);
+
+/**
+ * The backward of `unit` starts.
+ */
+bagualu_status bagualu_rank_begin_backward(struct bagualu_rank *rank, uint32_t unit);
+
+/**
+ * Waits until `layer` may be recovered, and brings its saved tensors back for work submitted to the compute stream from now
+ * on. `hook` is called, with `user`, for each operator that runs again; NULL where plans recompute nothing.
+ *
+ * The caller sees to it that:
+ * - `hook` may be called with `user` during this call, and does not throw.
+ */
+bagualu_status bagualu_rank_recover(struct bagualu_rank *rank,
+                                    size_t layer,
+                                    bagualu_hook hook,
+                                    void *user);
+
+/**
+ * In how many parts the dispatch of a layer of the backward was split; if more than 1, `bagualu_rank_recover_part` before the
+ * backward of each.
+ *
+ * The caller sees to it that:
+ * - `parts` is NULL or may be written.
+ */
+bagualu_status bagualu_rank_parts(const struct bagualu_rank *rank,
+                                  size_t layer,
+                                  uint32_t *parts);
+
+/**
+ * Brings one part of a split dispatch back, in place of the part before.
+ *
+ * The caller sees to it that:
+ * - As for `bagualu_rank_recover`.
+ */
+bagualu_status bagualu_rank_recover_part(struct bagualu_rank *rank,
+                                         size_t layer,
+                                         uint32_t part,
+                                         bagualu_hook hook,
+                                         void *user);
+
+/**
+ * Where a saved tensor of the backward under way lies.
+ *
+ * The caller sees to it that:
+ * - `memory` is NULL or may be written.
+ */
+bagualu_status bagualu_rank_tensor(const struct bagualu_rank *rank,
+                                   size_t layer,
+                                   size_t tensor,
+                                   struct bagualu_memory *memory);
+
+/**
+ * The layer's backward has been submitted: its tensors are freed.
+ */
+bagualu_status bagualu_rank_layer_undone(struct bagualu_rank *rank, size_t layer);
+
+/**
+ * The backward has ended.
+ */
+bagualu_status bagualu_rank_end_backward(struct bagualu_rank *rank);
+
+/**
+ * The iteration has ended.
+ */
+bagualu_status bagualu_rank_end_iteration(struct bagualu_rank *rank);
+
+/**
+ * Ends the iteration in the middle, after an error: what it has on the device and in host memory is freed.
+ */
+bagualu_status bagualu_rank_abandon(struct bagualu_rank *rank);
+
+/**
+ * Writes the static decisions.
+ *
+ * The caller sees to it that:
+ * - `provision` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_rank_provision(const struct bagualu_rank *rank, struct bagualu_provision *provision);
+
+/**
+ * Writes what a rank has done.
+ *
+ * The caller sees to it that:
+ * - `counts` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_rank_count(struct bagualu_rank *rank, struct bagualu_rank_counts *counts);
+
+/**
+ * Writes where the rank's controller stands.
+ *
+ * The caller sees to it that:
+ * - `state` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_rank_read(const struct bagualu_rank *rank, struct bagualu_controller_state *state);
 
 /**
  * The name of a status, as in the header (`BAGUALU_STATUS_INFEASIBLE`); `BAGUALU_STATUS_UNKNOWN` for any other number.

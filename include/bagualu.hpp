@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -459,6 +460,357 @@ private:
     using Owner = detail::Owner<bagualu_controller, bagualu_controller_free>;
     Owner owner_;
 };
+
+/* A device: its memory, streams, events and copies. Functions may run on any number of threads. */
+class Device {
+public:
+    explicit Device(std::uint32_t kind = BAGUALU_DEVICE_AUTO, std::uint32_t ordinal = 0)
+        : Device(with(kind, ordinal)) {}
+
+    explicit Device(const bagualu_device_config &config) {
+        bagualu_device *handle = nullptr;
+        check(bagualu_device_open(&config, &handle));
+        owner_ = Owner(handle);
+    }
+
+    /* The host, with so much device memory; 0: what the machine has. */
+    static Device host(std::uint64_t device_bytes = 0) {
+        auto config = sized<bagualu_device_config>();
+        config.kind = BAGUALU_DEVICE_HOST;
+        config.host_device_bytes = device_bytes;
+        return Device(config);
+    }
+
+    bagualu_device_info info() const {
+        auto info = sized<bagualu_device_info>();
+        check(bagualu_device_describe(get(), &info));
+        return info;
+    }
+
+    void synchronize(std::uint64_t stream) const { check(bagualu_device_synchronize(get(), stream)); }
+
+    void launch(void (*function)(void *), void *data, std::uint64_t stream) const {
+        check(bagualu_device_launch(get(), function, data, stream));
+    }
+
+    bagualu_device *get() const noexcept { return owner_.get(); }
+
+private:
+    static bagualu_device_config with(std::uint32_t kind, std::uint32_t ordinal) {
+        auto config = sized<bagualu_device_config>();
+        config.kind = kind;
+        config.ordinal = ordinal;
+        return config;
+    }
+
+    using Owner = detail::Owner<bagualu_device, bagualu_device_free>;
+    Owner owner_;
+};
+
+namespace detail {
+
+/* Owns something of a device that must live longer. */
+template <class Value, bagualu_status (*End)(const bagualu_device *, Value)> class OfDevice {
+public:
+    OfDevice(const Device &device, Value value) noexcept : device_(device.get()), value_(value), there_(true) {}
+    OfDevice(OfDevice &&other) noexcept
+        : device_(other.device_), value_(other.value_), there_(std::exchange(other.there_, false)) {}
+    OfDevice &operator=(OfDevice &&other) noexcept {
+        if (this != &other) {
+            end();
+            device_ = other.device_;
+            value_ = other.value_;
+            there_ = std::exchange(other.there_, false);
+        }
+        return *this;
+    }
+    OfDevice(const OfDevice &) = delete;
+    OfDevice &operator=(const OfDevice &) = delete;
+    ~OfDevice() { end(); }
+
+    Value get() const noexcept { return value_; }
+
+    /* The caller ends it from now on. */
+    Value give_up() noexcept {
+        there_ = false;
+        return value_;
+    }
+
+private:
+    void end() noexcept {
+        if (std::exchange(there_, false)) End(device_, value_);
+    }
+
+    const bagualu_device *device_;
+    Value value_;
+    bool there_;
+};
+
+} // namespace detail
+
+/* A stream; ended after its work. Its device lives longer. */
+class Stream : public detail::OfDevice<std::uint64_t, bagualu_device_destroy_stream> {
+public:
+    explicit Stream(const Device &device, std::uint32_t use_for = BAGUALU_STREAM_COMPUTE)
+        : OfDevice(device, made(device, use_for)) {}
+
+private:
+    static std::uint64_t made(const Device &device, std::uint32_t use_for) {
+        std::uint64_t stream = 0;
+        check(bagualu_device_create_stream(device.get(), use_for, &stream));
+        return stream;
+    }
+};
+
+/* An event. Its device lives longer. */
+class Event : public detail::OfDevice<std::uint64_t, bagualu_device_destroy_event> {
+public:
+    explicit Event(const Device &device) : OfDevice(device, made(device)), device_(device.get()) {}
+
+    void record(const Stream &stream) const { check(bagualu_device_record(device_, get(), stream.get())); }
+
+    /* Work submitted to `stream` from now on starts after what this marks now. */
+    void hold_back(const Stream &stream) const { check(bagualu_device_stream_wait(device_, stream.get(), get())); }
+
+    bool is_done() const {
+        std::uint32_t done = 0;
+        check(bagualu_device_is_done(device_, get(), &done));
+        return done != 0;
+    }
+
+    void wait() const { check(bagualu_device_wait(device_, get())); }
+
+private:
+    static std::uint64_t made(const Device &device) {
+        std::uint64_t event = 0;
+        check(bagualu_device_create_event(device.get(), &event));
+        return event;
+    }
+
+    const bagualu_device *device_;
+};
+
+/* Device memory of a program without an allocator of its own. Ended when no work uses it; its device lives longer. */
+class DeviceMemory : public detail::OfDevice<bagualu_memory, bagualu_device_release> {
+public:
+    DeviceMemory(const Device &device, std::uint64_t bytes) : OfDevice(device, made(device, bytes)) {}
+
+private:
+    static bagualu_memory made(const Device &device, std::uint64_t bytes) {
+        bagualu_memory memory{};
+        check(bagualu_device_allocate(device.get(), bytes, &memory));
+        return memory;
+    }
+};
+
+/* Offload and reload of tensors beside the operators; the order of calls is that of bagualu_engine. */
+class Engine {
+public:
+    Engine(const Device &device, const bagualu_engine_config &config) {
+        bagualu_engine *handle = nullptr;
+        check(bagualu_engine_new(device.get(), &config, &handle));
+        owner_ = Owner(handle);
+    }
+
+    /* A ticket. `from` lives until copied_out has reported it. */
+    std::uint64_t offload(bagualu_key key, bagualu_memory from, std::uint64_t producer) {
+        std::uint64_t ticket = 0;
+        check(bagualu_engine_offload(get(), key, from, producer, &ticket));
+        return ticket;
+    }
+
+    /* The next tensor whose device memory is free, and its bytes. */
+    std::optional<std::pair<bagualu_key, std::uint64_t>> copied_out() {
+        return next([this](bagualu_key *key, std::uint64_t *bytes, std::uint32_t *found) {
+            return bagualu_engine_copied_out(get(), key, bytes, found);
+        });
+    }
+
+    void block_until_released(std::uint64_t bytes) { check(bagualu_engine_block_until_released(get(), bytes)); }
+
+    void announce(std::uint32_t unit) { check(bagualu_engine_announce(get(), unit)); }
+
+    /* What to reload next, and its bytes. */
+    std::optional<std::pair<bagualu_key, std::uint64_t>> due() {
+        return next([this](bagualu_key *key, std::uint64_t *bytes, std::uint32_t *found) {
+            return bagualu_engine_due(get(), key, bytes, found);
+        });
+    }
+
+    void reload(std::uint64_t ticket, bagualu_memory into) {
+        check(bagualu_engine_reload(get(), ticket, into, nullptr));
+    }
+
+    void reload(std::uint64_t ticket, bagualu_memory into, std::uint64_t after) {
+        check(bagualu_engine_reload(get(), ticket, into, &after));
+    }
+
+    void wait(std::uint64_t ticket, std::uint64_t consumer) { check(bagualu_engine_wait(get(), ticket, consumer)); }
+
+    void cancel(std::uint64_t ticket) { check(bagualu_engine_cancel(get(), ticket)); }
+
+    void drain() { check(bagualu_engine_drain(get())); }
+
+    bagualu_engine_state state() const {
+        auto state = sized<bagualu_engine_state>();
+        check(bagualu_engine_read(get(), &state));
+        return state;
+    }
+
+    bagualu_engine *get() const noexcept { return owner_.get(); }
+
+private:
+    template <class Call> static std::optional<std::pair<bagualu_key, std::uint64_t>> next(Call call) {
+        bagualu_key key{};
+        std::uint64_t bytes = 0;
+        std::uint32_t found = 0;
+        check(call(&key, &bytes, &found));
+        if (found == 0) return std::nullopt;
+        return std::make_pair(key, bytes);
+    }
+
+    using Owner = detail::Owner<bagualu_engine, bagualu_engine_free>;
+    Owner owner_;
+};
+
+/* A pipeline rank that runs its plan on real buffers; the order of calls is that of bagualu_rank. */
+class Rank {
+public:
+    Rank(const Model &model, std::uint32_t rank, const bagualu_rank_config &config) {
+        bagualu_rank *handle = nullptr;
+        check(bagualu_rank_from_model(model.get(), rank, &config, &handle));
+        owner_ = Owner(handle);
+    }
+
+    Rank(const bagualu_stage &stage, const bagualu_pipeline &pipeline, const bagualu_rank_config &config) {
+        bagualu_rank *handle = nullptr;
+        check(bagualu_rank_from_stage(&stage, &pipeline, &config, &handle));
+        owner_ = Owner(handle);
+    }
+
+    bagualu_provision provision() const {
+        auto provision = sized<bagualu_provision>();
+        check(bagualu_rank_provision(get(), &provision));
+        return provision;
+    }
+
+    void begin_forward(std::uint32_t unit) { check(bagualu_rank_begin_forward(get(), unit)); }
+
+    void to_gate() { check(bagualu_rank_to_gate(get())); }
+
+    bagualu_decision gate(const bagualu_gate &gate) {
+        auto decision = sized<bagualu_decision>();
+        check(bagualu_rank_gate(get(), &gate, &decision));
+        return decision;
+    }
+
+    bagualu_memory allocate(std::uint64_t bytes) {
+        bagualu_memory memory{};
+        check(bagualu_rank_allocate(get(), bytes, &memory));
+        return memory;
+    }
+
+    void give_back(bagualu_memory memory) { check(bagualu_rank_give_back(get(), memory)); }
+
+    void save(std::size_t tensor, bagualu_memory memory, const bagualu_cast *cast = nullptr) {
+        check(bagualu_rank_save(get(), tensor, memory, cast));
+    }
+
+    void remember(std::size_t op, std::uint64_t payload, const std::vector<std::uint8_t> &rng = {}) {
+        check(bagualu_rank_remember(get(), op, payload, rng.data(), rng.size()));
+    }
+
+    void layer_done() { check(bagualu_rank_layer_done(get())); }
+
+    void end_forward(std::optional<std::uint64_t> measured = std::nullopt) {
+        check(bagualu_rank_end_forward(get(), measured ? &*measured : nullptr));
+    }
+
+    void begin_backward(std::uint32_t unit) { check(bagualu_rank_begin_backward(get(), unit)); }
+
+    /* Calls hook(const bagualu_again &) for each operator that runs again. What it throws is thrown from here. */
+    template <class Hook> void recover(std::size_t layer, Hook &&hook) {
+        Caught<Hook> caught{hook, nullptr};
+        caught.end(bagualu_rank_recover(get(), layer, Caught<Hook>::call, &caught));
+    }
+
+    void recover(std::size_t layer) { check(bagualu_rank_recover(get(), layer, nullptr, nullptr)); }
+
+    std::uint32_t parts(std::size_t layer) const {
+        std::uint32_t parts = 0;
+        check(bagualu_rank_parts(get(), layer, &parts));
+        return parts;
+    }
+
+    template <class Hook> void recover_part(std::size_t layer, std::uint32_t part, Hook &&hook) {
+        Caught<Hook> caught{hook, nullptr};
+        caught.end(bagualu_rank_recover_part(get(), layer, part, Caught<Hook>::call, &caught));
+    }
+
+    bagualu_memory tensor(std::size_t layer, std::size_t tensor) const {
+        bagualu_memory memory{};
+        check(bagualu_rank_tensor(get(), layer, tensor, &memory));
+        return memory;
+    }
+
+    void layer_undone(std::size_t layer) { check(bagualu_rank_layer_undone(get(), layer)); }
+
+    void end_backward() { check(bagualu_rank_end_backward(get())); }
+
+    void end_iteration() { check(bagualu_rank_end_iteration(get())); }
+
+    void abandon() { check(bagualu_rank_abandon(get())); }
+
+    bagualu_rank_counts counts() {
+        auto counts = sized<bagualu_rank_counts>();
+        check(bagualu_rank_count(get(), &counts));
+        return counts;
+    }
+
+    bagualu_controller_state state() const {
+        auto state = sized<bagualu_controller_state>();
+        check(bagualu_rank_read(get(), &state));
+        return state;
+    }
+
+    bagualu_rank *get() const noexcept { return owner_.get(); }
+
+private:
+    /* Carries an exception past C. */
+    template <class Hook> struct Caught {
+        Hook &hook;
+        std::exception_ptr exception;
+
+        static std::uint32_t call(void *user, const bagualu_again *again) {
+            auto &self = *static_cast<Caught *>(user);
+            try {
+                self.hook(*again);
+                return BAGUALU_STATUS_OK;
+            } catch (...) {
+                self.exception = std::current_exception();
+                return BAGUALU_STATUS_HOOK;
+            }
+        }
+
+        void end(bagualu_status status) {
+            if (exception) std::rethrow_exception(exception);
+            check(status);
+        }
+    };
+
+    using Owner = detail::Owner<bagualu_rank, bagualu_rank_free>;
+    Owner owner_;
+};
+
+/* The events of a pipeline's schedule, in order. */
+inline std::vector<bagualu_event> events(const bagualu_pipeline &pipeline) {
+    std::size_t count = 0;
+    const bagualu_status status = bagualu_pipeline_events(&pipeline, nullptr, 0, &count);
+    if (status != BAGUALU_STATUS_BUFFER_TOO_SMALL) check(status);
+    std::vector<bagualu_event> all(count);
+    check(bagualu_pipeline_events(&pipeline, all.data(), all.size(), &count));
+    return all;
+}
 
 /* The strategy of a tensor in a plan, a bagualu_strategy. */
 inline std::uint32_t strategy(const bagualu_layer_plan &plan, std::size_t tensor) {

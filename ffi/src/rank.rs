@@ -18,7 +18,7 @@ use crate::model::bagualu_model;
 use crate::plan::planned::{Choices, Description, Storage};
 use crate::plan::{
     bagualu_controller_config, bagualu_controller_state, bagualu_decision, bagualu_gate, bagualu_pipeline,
-    bagualu_stage, read_choices,
+    bagualu_provision, bagualu_stage, read_choices,
 };
 use crate::status::{Failure, bagualu_status};
 
@@ -133,7 +133,8 @@ pub unsafe extern "C" fn bagualu_rank_from_model(
     boundary(|| {
         // SAFETY: the contract of this function.
         let (out, parts) = unsafe { (crate::arguments::out(out, "out")?, Parts::read(config)?) };
-        let describe = |object: &crate::model::Object| Description::of_model(&object.model, rank, parts.fused);
+        let describe =
+            |object: &crate::model::Object| Description::of_model(&object.model, rank, parts.fused);
         let description = handle::with(model, describe)?;
         out.set(handle::insert(parts.make(description)?)?);
         Ok(())
@@ -185,7 +186,8 @@ impl Parts {
         // SAFETY: the contract of this function.
         let (given, (choices, fused), callbacks) = unsafe {
             let given = config(from, "config")?;
-            let callbacks = optional(given.allocator.cast_mut(), |from| Callbacks::new(config(from, "allocator")?))?;
+            let callbacks =
+                optional(given.allocator.cast_mut(), |from| Callbacks::new(config(from, "allocator")?))?;
             (given, read_choices(given.controller)?, callbacks)
         };
         let device = handle::with(given.device, |object| Ok(Arc::clone(&object.device)))?;
@@ -453,7 +455,8 @@ pub unsafe extern "C" fn bagualu_rank_tensor(
     boundary(|| {
         // SAFETY: the contract of this function.
         let out = unsafe { out(memory, "memory") }?;
-        let found = handle::with(rank, |object| Ok(object.read().borrow_dependent().tensor(layer, tensor)?))?;
+        let found =
+            handle::with(rank, |object| Ok(object.read().borrow_dependent().tensor(layer, tensor)?))?;
         out.set(found.into());
         Ok(())
     })
@@ -485,6 +488,25 @@ pub extern "C" fn bagualu_rank_abandon(rank: *mut bagualu_rank) -> bagualu_statu
             rank.abandon();
             Ok(())
         })
+    })
+}
+
+/// Writes the static decisions.
+///
+/// # Safety
+/// - `provision` is NULL or a struct with its `struct_size` set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_rank_provision(
+    rank: *const bagualu_rank,
+    provision: *mut bagualu_provision,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = unsafe { out_struct(provision, "provision") }?;
+        let found =
+            handle::with(rank, |object| Ok(*object.read().borrow_dependent().controller().provision()))?;
+        out.set_struct(found.into());
+        Ok(())
     })
 }
 
@@ -529,7 +551,9 @@ pub unsafe extern "C" fn bagualu_rank_read(
     boundary(|| {
         // SAFETY: the contract of this function.
         let out = unsafe { out_struct(state, "state") }?;
-        out.set_struct(handle::with(rank, |object| Ok(object.read().borrow_dependent().controller().into()))?);
+        out.set_struct(handle::with(rank, |object| {
+            Ok(object.read().borrow_dependent().controller().into())
+        })?);
         Ok(())
     })
 }

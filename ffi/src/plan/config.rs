@@ -8,7 +8,7 @@ use bagualu_model::Memory;
 use super::budget::share;
 use super::planned::Choices;
 use super::selector::search;
-use crate::arguments::{config, config_or_default, optional, versioned};
+use crate::arguments::{config, config_or_default, optional, own_size, versioned};
 use crate::status::Failure;
 
 /// How a controller plans. All zeros, or NULL in its place, is the default.
@@ -118,6 +118,22 @@ pub(super) fn flag(name: &str, value: u32) -> Result<bool, Failure> {
         0 => Ok(false),
         1 => Ok(true),
         other => Err(Failure::value(name, other, "give 0 or 1")),
+    }
+}
+
+impl From<Provision> for bagualu_provision {
+    fn from(provision: Provision) -> Self {
+        let Provision { recompute, row_threshold, dispatch_threshold, work_bytes, capacity_bytes } =
+            provision;
+        Self {
+            struct_size: own_size::<Self>(),
+            recompute: recompute as u32,
+            row_threshold,
+            dispatch_threshold,
+            reserved: 0,
+            work_bytes,
+            capacity_bytes,
+        }
     }
 }
 

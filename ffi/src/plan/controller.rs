@@ -3,7 +3,6 @@
 use bagualu_core::controller::{Controller, Gate, LayerDecision};
 use bagualu_core::group::GroupDecision;
 use bagualu_core::ledger::Admission;
-use bagualu_core::provision::Provision;
 
 use super::budget::bagualu_allowance;
 use super::config::{bagualu_controller_config, bagualu_provision, flag, read_choices};
@@ -212,17 +211,7 @@ pub unsafe extern "C" fn bagualu_controller_provision(
     boundary(|| {
         // SAFETY: the contract of this function.
         let out = unsafe { out_struct(provision, "provision") }?;
-        let found = handle::with(controller, |object| Ok(*object.0.controller().provision()))?;
-        let Provision { recompute, row_threshold, dispatch_threshold, work_bytes, capacity_bytes } = found;
-        out.set_struct(bagualu_provision {
-            struct_size: own_size::<bagualu_provision>(),
-            recompute: recompute as u32,
-            row_threshold,
-            dispatch_threshold,
-            reserved: 0,
-            work_bytes,
-            capacity_bytes,
-        });
+        out.set_struct(handle::with(controller, |object| Ok((*object.0.controller().provision()).into()))?);
         Ok(())
     })
 }

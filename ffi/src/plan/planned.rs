@@ -192,7 +192,8 @@ impl Description {
         if count <= MOST_LAYER_RUNS {
             return Ok(());
         }
-        let message = format!("units times layers times tensors: {count}; at most {MOST_LAYER_RUNS} are kept");
+        let message =
+            format!("units times layers times tensors: {count}; at most {MOST_LAYER_RUNS} are kept");
         Err(Failure::new(bagualu_status::Count, message))
     }
 

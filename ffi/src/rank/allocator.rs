@@ -38,7 +38,8 @@ unsafe impl Send for Callbacks {}
 
 impl Callbacks {
     pub(super) fn new(given: bagualu_allocator) -> Result<Self, Failure> {
-        let lacks = |name| Failure::new(bagualu_status::NullPointer, format!("allocator.{name} is NULL; give both"));
+        let lacks =
+            |name| Failure::new(bagualu_status::NullPointer, format!("allocator.{name} is NULL; give both"));
         Ok(Self {
             user: given.user,
             allocate: given.allocate.ok_or_else(|| lacks("allocate"))?,

@@ -58,7 +58,9 @@ impl Hook for Hooked {
     fn run(&mut self, again: &Again<'_>) -> Result<(), HookError> {
         let Some(function) = self.function else {
             let (op, layer) = (again.op, again.layer);
-            return Err(format!("operator {op} of layer {layer} is to run again, and no hook was given").into());
+            return Err(
+                format!("operator {op} of layer {layer} is to run again, and no hook was given").into()
+            );
         };
         let found: [_; MAX_TENSORS] = array::from_fn(|tensor| again.tensor(tensor));
         let tensors = found.map(|memory| memory.map_or_else(bagualu_memory::default, Into::into));
@@ -85,7 +87,8 @@ impl Hook for Hooked {
             0 => Ok(()),
             status => {
                 let known = NAMES.iter().find(|(known, _)| *known as u32 == status);
-                let name = known.map_or("a status of the program's", |(_, name)| name.to_str().unwrap_or("a status"));
+                let name = known
+                    .map_or("a status of the program's", |(_, name)| name.to_str().unwrap_or("a status"));
                 Err(format!("the hook returned {status} ({name})").into())
             }
         }

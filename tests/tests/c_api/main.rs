@@ -3,6 +3,7 @@
 //! A tool that is not on this machine skips what needs it, with the reason; CI installs them all (`.ci/run`).
 
 mod c;
+mod cpp;
 mod header;
 mod install;
 mod memory;

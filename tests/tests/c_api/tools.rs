@@ -28,6 +28,16 @@ pub fn prefix() -> &'static Path {
     })
 }
 
+/// The same installed for another prefix and staged.
+pub fn staged() -> &'static Path {
+    static STAGED: OnceLock<PathBuf> = OnceLock::new();
+    STAGED.get_or_init(|| {
+        let staged = scratch("staged");
+        install(&["--prefix", "/opt/bagualu", "--destdir", text(&staged)]);
+        staged.join("opt/bagualu")
+    })
+}
+
 /// Runs `cargo xtask install` in the profile of the other tests' packages.
 pub fn install(arguments: &[&str]) {
     let mut xtask = xtask();
@@ -54,6 +64,11 @@ pub fn has(program: &str, test: &str) -> bool {
 /// The C compiler.
 pub fn cc() -> String {
     env::var("CC").unwrap_or_else(|_| "cc".to_owned())
+}
+
+/// The C++ compiler.
+pub fn cxx() -> String {
+    env::var("CXX").unwrap_or_else(|_| "c++".to_owned())
 }
 
 /// What pkg-config says of the installed library.
