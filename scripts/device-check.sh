@@ -3,8 +3,9 @@
 # through the engine against plain pinned ones, casts against a copy on the device, copies beside a matrix product; with
 # PyTorch the same copies and casts by PyTorch, for comparison.
 #
-#   scripts/device-check.sh [--device cuda:0|hip:0|host] [--out FOLDER] [--megabytes N]
+#   scripts/device-check.sh [--device cuda:0|hip:0|host] [--out FOLDER] [--megabytes N] [--kernels FILE]
 #
+# FILE: compiled kernels of the casts (PTX, a code object), where NVRTC or hiprtc is not.
 # Writes FOLDER/device-check.json (target/device-check by default) and, with PyTorch, FOLDER/torch.json.
 # Exit status: 0 all passed, 1 something failed, 2 usage or no program, 3 no such device here.
 #
@@ -17,11 +18,13 @@ cd "$(dirname "$0")/.."
 device=cuda:0
 out=target/device-check
 megabytes=256
+kernels=()
 while [ $# -gt 0 ]; do
     case "$1" in
     --device) device="${2:?--device needs a value}" ;;
     --out) out="${2:?--out needs a value}" ;;
     --megabytes) megabytes="${2:?--megabytes needs a value}" ;;
+    --kernels) kernels=(--kernels "${2:?--kernels needs a value}") ;;
     *)
         sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
         exit 2
@@ -57,7 +60,8 @@ PYTHON
 export LD_LIBRARY_PATH="${folders}${folders:+:}${LD_LIBRARY_PATH:-}"
 
 status=0
-timeout 300 "$program" --device "$device" --megabytes "$megabytes" --json "$out/device-check.json" || status=$?
+timeout 300 "$program" --device "$device" --megabytes "$megabytes" --json "$out/device-check.json" \
+    ${kernels[@]+"${kernels[@]}"} || status=$?
 [ "$status" = 124 ] && echo "device-check: stopped after 300 seconds" >&2
 if [ "$status" -le 1 ] && [ "${device%%:*}" != host ] && [ -n "$folders" ]; then
     timeout 120 python3 scripts/device-check/torch_compare.py --megabytes "$megabytes" --out "$out/torch.json" ||

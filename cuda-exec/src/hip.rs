@@ -28,6 +28,8 @@ pub struct HipConfig {
     pub kernels: Kernels,
     /// hiprtc, where it is neither under one of its names nor in the runtime.
     pub compiler: Option<PathBuf>,
+    /// What kernels are compiled for (`gfx936`), where hiprtc does not find out by itself.
+    pub architecture: Option<String>,
 }
 
 impl Gpu<Hip> {

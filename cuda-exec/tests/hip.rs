@@ -18,7 +18,7 @@ fn devices_made_of_threads_conform() {
     let kernels = checks::kernels(&library);
     let open = |ordinal| {
         let (library, kernels) = (Some(library.clone()), kernels.clone());
-        HipDevice::with(&HipConfig { ordinal, library, kernels, compiler: None })
+        HipDevice::with(&HipConfig { ordinal, library, kernels, ..HipConfig::default() })
     };
     let functions = checks::Stub::of(&library);
     // Not the device that a thread starts on: whoever forgets to make it current fails.

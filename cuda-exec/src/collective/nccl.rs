@@ -378,3 +378,40 @@ fn check(functions: &Functions, call: &'static str, code: i32) -> Result<(), Col
     };
     Err(CollectiveError::Library { call, code, message })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A library that is here has every function of the table and makes ids; one that is not is absent by its name.
+    fn makes_ids<A: Api>(name: &str) {
+        match Communicator::<A>::unique_id(None) {
+            Ok(id) => {
+                println!("{name} is here");
+                let other = Communicator::<A>::unique_id(None).expect("a second one");
+                assert_ne!(id, other);
+            }
+            Err(CollectiveError::Device(DeviceError::Absent { library, reason, .. })) => {
+                println!("skipped: {reason}");
+                assert_eq!(library, name);
+            }
+            Err(CollectiveError::Library { call, message, .. }) => {
+                println!("{name} is here, and cannot be used: {message}");
+                assert_eq!(call, "ncclGetUniqueId");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn nccl_makes_ids_where_it_is() {
+        makes_ids::<crate::cuda::Cuda>("libnccl.so.2");
+    }
+
+    #[cfg(feature = "hip")]
+    #[test]
+    fn rccl_makes_ids_where_it_is() {
+        makes_ids::<crate::hip::Hip>("librccl.so.1");
+    }
+}

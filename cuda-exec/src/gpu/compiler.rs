@@ -156,21 +156,25 @@ impl Drop for Program<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fp8::kernel;
 
-    const SOURCE: &CStr =
-        c"extern \"C\" __global__ void twice(unsigned *x) { x[blockIdx.x * blockDim.x + threadIdx.x] *= 2; }";
-
-    /// Compiles a kernel and something that is none with a compiler that may not be here.
+    /// Compiles the casts, and something that is no kernel, with a compiler that may not be here.
     fn try_out(compiler: Result<Compiler, DeviceError>, architectures: &[&str]) {
         let compiler = match compiler {
             Ok(compiler) => compiler,
             Err(error) => return println!("skipped: {error}"),
         };
+        let source = CString::new(kernel::SOURCE).unwrap();
         for architecture in architectures {
             let options = [CString::new(*architecture).unwrap()];
-            let image = compiler.compile(SOURCE, &options).expect("a kernel compiles");
+            let image = compiler.compile(&source, &options).expect("the casts compile");
             println!("{architecture}: {} bytes", image.len());
-            assert!(image.windows(5).any(|name| name == b"twice"), "{architecture}");
+            for name in kernel::names() {
+                assert!(
+                    image.windows(name.len()).any(|part| part == name.as_bytes()),
+                    "{architecture}: {name}"
+                );
+            }
             let error = compiler.compile(c"no kernel", &options).unwrap_err();
             let log = error.to_string();
             assert!(log.contains("error:"), "the compiler's log is in the error: {log}");

@@ -1,6 +1,6 @@
 //! The HIP runtime's calls.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::PathBuf;
@@ -35,6 +35,7 @@ pub struct Hip {
     /// Where the runtime and the compiler were said to be.
     library: Option<PathBuf>,
     compiler: Option<PathBuf>,
+    architecture: Option<String>,
 }
 
 impl Hip {
@@ -42,8 +43,9 @@ impl Hip {
         let library = Library::load(Backend::Hip, "libamdhip64.so", &NAMES, config.library.as_deref())?;
         let runtime = Runtime::load(&library)?;
         let host_functions = HostFunctions::load(&library).ok();
-        let HipConfig { library, compiler, .. } = config.clone();
-        let mut hip = Self { runtime, host_functions, device: 0, priorities: (0, 0), library, compiler };
+        let HipConfig { library, compiler, architecture, .. } = config.clone();
+        let mut hip =
+            Self { runtime, host_functions, device: 0, priorities: (0, 0), library, compiler, architecture };
         let mut devices = 0;
         // SAFETY: the pointer is to a local.
         match i64::from(unsafe { (runtime.hipGetDeviceCount)(&mut devices) }) {
@@ -278,7 +280,9 @@ impl Api for Hip {
         }?;
         // Without a name of an architecture it compiles for the current device, whose name only a struct that differs
         // between ROCm and DTK would give.
-        compiler.compile(source, &[])
+        let option = self.architecture.as_ref().map(|name| format!("--offload-arch={name}"));
+        let options: Vec<_> = option.into_iter().filter_map(|option| CString::new(option).ok()).collect();
+        compiler.compile(source, &options)
     }
 
     unsafe fn load(&self, image: &[u8]) -> Result<Raw, DeviceError> {
