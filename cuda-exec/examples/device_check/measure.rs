@@ -175,9 +175,9 @@ pub fn overlap(bench: &Bench, bytes: u64) -> Result<Object, String> {
             bench.device.synchronize(compute.stream).map_err(say)?;
             until_computed = start.elapsed();
             engine.block_until_released(bytes).map_err(say)?;
-            Ok(())
+            tickets.drain(..).try_for_each(|ticket| engine.cancel(ticket)).map_err(say)
         })?;
-        engine.drain().map_err(say)?;
+        while engine.poll_copied_out().map_err(say)?.is_some() {}
         Ok::<_, String>((until_computed, all))
     };
     // The first of each loads kernels and pins memory.
