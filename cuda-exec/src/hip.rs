@@ -2,7 +2,7 @@
 //!
 //! Nothing of HIP is needed to build. The runtime is looked for under the names of ROCm 5 to 7 and of Hygon's DTK when a
 //! device is opened, and is never closed. No struct of HIP is used: the layouts of `hipDeviceProp_t` and of the attributes
-//! differ between ROCm and DTK, those of the functions in [`table`] do not.
+//! differ between ROCm and DTK, those of the functions in `hip/table.rs` do not.
 
 use std::path::PathBuf;
 
