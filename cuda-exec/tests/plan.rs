@@ -48,6 +48,31 @@ fn every_tensor_is_exact_and_the_device_never_holds_more_than_it_has() {
 }
 
 #[test]
+fn interleaved_and_fused_schedules_are_exact_too() {
+    let mut all = Outcome::default();
+    for (seed, chunks, fused, device_bytes) in [
+        (0, 2, false, 900_000),
+        (1, 2, false, 600_000),
+        (2, 1, true, 700_000),
+        (3, 1, true, 400_000),
+        (4, 2, true, 1_200_000),
+        (5, 2, true, 800_000),
+    ] {
+        let job = Job { seed, chunks, fused, casts: seed % 2 == 0, ..Job::new(device_bytes) };
+        all = all.plus(run_exactly(job));
+    }
+    assert!(all.counts.offloaded > 0, "{all:?}");
+    assert_eq!(all.behind_forward, 0, "work was set aside for both");
+}
+
+#[test]
+fn a_pass_waits_for_the_one_beside_it() {
+    let job = |seed| Job { seed, fused: true, work_for_both: false, ..Job::new(320_000) };
+    let all = (0..4).map(|seed| run_exactly(job(seed))).fold(Outcome::default(), Outcome::plus);
+    assert!(all.behind_forward > 0, "{all:?}");
+}
+
+#[test]
 fn units_come_back_early_where_there_is_room() {
     let outcomes = (0..4).map(|seed| run_exactly(Job { seed, drained: true, ..Job::new(400_000) }));
     let all = outcomes.fold(Outcome::default(), Outcome::plus);

@@ -2,96 +2,33 @@
 //! and a check of every tensor at its backward.
 #![allow(dead_code, reason = "each test uses its part")]
 
-use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use bagualu_core::controller::{Controller, Gate, LayerDecision, Settings};
-use bagualu_core::cost::{Bytes, LayerModel, LayerStorage, OpModel, Rooflines, TensorModel, Time};
+use bagualu_core::cost::{LayerModel, LayerStorage, Rooflines};
 use bagualu_core::group::{GroupRows, RowThreshold};
-use bagualu_core::layer::{Group, LayerPlan, Resource, Strategy};
-use bagualu_core::narrow::{SCALE_BLOCK, row_bytes};
+use bagualu_core::layer::{LayerPlan, Strategy};
 use bagualu_core::provision::{Aim, Provision};
 use bagualu_core::roofline::Knee;
 use bagualu_core::schedule::{Event, Pipeline};
-use bagualu_core::set::Set;
 use bagualu_core::stage::StageModel;
 use bagualu_exec::device::{Device, DeviceSlice, Stream, StreamUse};
 use bagualu_exec::engine::{Engine, EngineConfig};
-use bagualu_exec::fp8::{Block, Cast, CastShape, Format, Overflow, Scaling, Source};
-use bagualu_exec::rank::{Rank, RankError};
+use bagualu_exec::rank::{Counts, Rank, RankError};
 use bagualu_exec::recompute::{Again, HookError};
 use bagualu_exec::store::{DeviceAllocator, Saved, Store, StoreError};
 use bagualu_model::{Buffers, Memory};
 
+mod operators;
 pub mod twisted;
 
-/// Bytes of a routed row of each tensor of the MoE module.
-pub const ROW: u64 = 64;
-const BALANCED: u32 = 256;
-const X: u64 = 4_096;
+use operators::*;
 
-const X_IN: usize = 0;
-const LN: usize = 1;
-const ATTENTION: usize = 2;
-const ROUTING: usize = 3;
-const DISPATCHED: usize = 4;
-const FC1: usize = 5;
-const ACT: usize = 6;
-const FIXED: [u64; 4] = [X, X, 2 * X, 512];
-/// By operator: what it reads first, and what it makes.
-const MAKES: [(usize, usize); 6] = [
-    (X_IN, LN),
-    (LN, ATTENTION),
-    (ATTENTION, ROUTING),
-    (ATTENTION, DISPATCHED),
-    (DISPATCHED, FC1),
-    (FC1, ACT),
-];
-
-fn tensors() -> [TensorModel; 7] {
-    let fixed =
-        |bytes, offload| TensorModel { bytes: Bytes::fixed(bytes), offload, ..TensorModel::default() };
-    let routed = TensorModel { bytes: Bytes::per_row(ROW), offload: true, ..TensorModel::default() };
-    let narrow = |numbers| row_bytes(numbers).expect("small");
-    [
-        TensorModel { block_input: true, ..fixed(FIXED[X_IN], false) },
-        TensorModel { quantized: Some(Bytes::fixed(narrow(X / 2))), ..fixed(FIXED[LN], true) },
-        fixed(FIXED[ATTENTION], true),
-        TensorModel { block_input: true, ..fixed(FIXED[ROUTING], false) },
-        TensorModel { quantized: Some(Bytes::per_row(narrow(ROW / 2))), ..routed },
-        routed,
-        TensorModel { quantized: Some(Bytes::per_row(narrow(ROW / 2))), ..routed },
-    ]
-}
-
-fn ops() -> [OpModel; 7] {
-    let set = |tensors: &[usize]| tensors.iter().copied().collect::<Set>();
-    let op = |reads: &[usize], makes: &[usize], saves: &[usize], work: Bytes| OpModel {
-        reads: set(reads),
-        makes: set(makes),
-        saves: set(saves),
-        forward: Time { fixed_ns: 2_000, per_row_ps: 10 * work.per_row },
-        backward: Time { fixed_ns: 4_000, per_row_ps: 20 * work.per_row },
-        resource: Resource::Compute,
-        collective: None,
-        forward_work: work,
-        backward_work: work,
-    };
-    [
-        op(&[X_IN], &[LN], &[X_IN], Bytes::fixed(256)),
-        op(&[LN], &[ATTENTION], &[LN], Bytes::fixed(1_024)),
-        op(&[ATTENTION], &[ROUTING], &[ATTENTION], Bytes::fixed(256)),
-        OpModel {
-            collective: Some(Group::Ep),
-            resource: Resource::Communication,
-            ..op(&[ATTENTION, ROUTING], &[DISPATCHED], &[ROUTING], Bytes::per_row(16))
-        },
-        op(&[DISPATCHED], &[FC1], &[DISPATCHED], Bytes::per_row(32)),
-        op(&[FC1], &[ACT], &[FC1], Bytes::per_row(16)),
-        op(&[ACT], &[], &[ACT], Bytes::per_row(ROW)),
-    ]
-}
+/// Micro-batches of an iteration.
+const MICRO_BATCHES: u32 = 8;
+/// Layers of each model chunk.
+const CHUNKS: [&[u16]; 2] = [&[0, 0], &[0]];
 
 /// What a run is to be like.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +38,12 @@ pub struct Job {
     pub host_bytes: u64,
     pub iterations: u64,
     pub seed: u64,
+    /// Model chunks.
+    pub chunks: u32,
+    /// Whether a forward and the backward after it run layer by layer beside each other.
+    pub fused: bool,
+    /// Whether the planner sets work memory aside for both of these at once.
+    pub work_for_both: bool,
     /// Whether the plan is the controller's; else everything is kept and nobody is asked.
     pub controlled: bool,
     /// Whether operators run and tensors are checked; else there is only memory and copies.
@@ -123,6 +66,9 @@ impl Job {
             host_bytes: 600_000,
             iterations: 4,
             seed: 1,
+            chunks: 1,
+            fused: false,
+            work_for_both: true,
             controlled: true,
             operators: true,
             drained: false,
@@ -136,20 +82,22 @@ impl Job {
 /// What a run did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    pub counts: bagualu_exec::rank::Counts,
+    pub counts: Counts,
     pub checked: u64,
     pub wrong: u64,
     pub split: u64,
     pub in_row_chunks: u64,
     pub hooks: u64,
     pub abandoned: u64,
+    /// Recoveries that waited for the forward beside them.
+    pub behind_forward: u64,
     pub high_water: u64,
 }
 
 impl Outcome {
     pub fn plus(self, other: Self) -> Self {
         let (a, b) = (self.counts, other.counts);
-        let counts = bagualu_exec::rank::Counts {
+        let counts = Counts {
             replanned: a.replanned + b.replanned,
             waits: a.waits + b.waits,
             early: a.early + b.early,
@@ -167,6 +115,7 @@ impl Outcome {
             in_row_chunks: self.in_row_chunks + other.in_row_chunks,
             hooks: self.hooks + other.hooks,
             abandoned: self.abandoned + other.abandoned,
+            behind_forward: self.behind_forward + other.behind_forward,
             high_water: self.high_water.max(other.high_water),
         }
     }
@@ -187,13 +136,11 @@ pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -
         experts: [4usize, 5, 6].into_iter().collect(),
         routed: true,
     }];
-    let chunk: &[u16] = &[0, 0];
-    let chunks = [chunk];
     let casts = if job.casts { 6_000_000_000 } else { 0 };
     let knee = |bytes_per_s| Knee { size_bytes: 1_024, bytes_per_s };
     let stage = StageModel {
         types: &types,
-        chunks: &chunks,
+        chunks: &CHUNKS[..job.chunks as usize],
         rooflines: Rooflines {
             copy_out: knee(2_000_000_000),
             copy_in: knee(3_000_000_000),
@@ -203,12 +150,13 @@ pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -
         balanced_rows: BALANCED,
         device_bytes: job.device_bytes,
         host_bytes: job.host_bytes,
-        fused: false,
+        fused: job.fused && job.work_for_both,
     };
-    let pipeline = Pipeline::new(4, 0, 8);
-    let mut events = vec![Event::Forward(0); 16];
+    let pipeline = Pipeline::new(4, 0, MICRO_BATCHES).interleaved(job.chunks);
+    let units = pipeline.units().expect("a schedule") as usize;
+    let mut events = vec![Event::Forward(0); 2 * units];
     pipeline.events(&mut events).expect("a schedule");
-    let mut buffers = Buffers::remembering(&stage, 8, Memory { fronts: 16, points: 256, plans: 64 });
+    let mut buffers = Buffers::remembering(&stage, units, Memory { fronts: 16, points: 256, plans: 64 });
     let provision = {
         let (units, _) = buffers.scratch();
         let mut storage = LayerStorage::new();
@@ -230,7 +178,7 @@ pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -
         random: job.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         job,
         checks: Arc::new(Checks::default()),
-        rows: vec![[0; 2]; 8],
+        rows: vec![[0; 2]; units],
         own: Vec::with_capacity(64),
         outcome: Outcome::default(),
         iteration: 0,
@@ -252,13 +200,6 @@ pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -
     drop(program);
     device.destroy_stream(compute).expect("its own stream");
     result.map(|()| outcome)
-}
-
-#[derive(Debug, Default)]
-struct Checks {
-    done: AtomicU64,
-    wrong: AtomicU64,
-    hooks: AtomicU64,
 }
 
 struct Program<'c> {
@@ -293,13 +234,66 @@ impl Program<'_> {
     }
 
     fn iteration(&mut self, events: &[Event]) -> Result<(), RankError> {
-        for &event in events {
-            match event {
-                Event::Forward(unit) => self.forward(unit)?,
-                Event::Backward(unit) => self.backward(unit)?,
-            }
+        let mut rest = events;
+        loop {
+            rest = match *rest {
+                [Event::Forward(forward), Event::Backward(backward), ref rest @ ..]
+                    if self.job.fused && forward != backward =>
+                {
+                    self.fused(forward, backward)?;
+                    rest
+                }
+                [Event::Forward(unit), ref rest @ ..] => {
+                    self.forward(unit)?;
+                    rest
+                }
+                [Event::Backward(unit), ref rest @ ..] => {
+                    self.backward(unit)?;
+                    rest
+                }
+                [] => break,
+            };
         }
         if self.job.controlled { self.rank.end_iteration() } else { Ok(()) }
+    }
+
+    /// A forward and a backward, layer by layer: each backward layer begins while a forward layer is under way.
+    fn fused(&mut self, forward: u32, backward: u32) -> Result<(), RankError> {
+        self.rank.begin_forward(forward)?;
+        self.rank.begin_backward(backward)?;
+        let (mut ahead, mut back) = (0, self.layers(backward));
+        while ahead < self.layers(forward) || back > 0 {
+            let mut waits = back > 0;
+            if ahead < self.layers(forward) {
+                self.begin_layer(forward, ahead)?;
+                waits = back > 0 && self.waits_for_the_other(backward, back - 1)?;
+                self.rank.layer_done()?;
+                ahead += 1;
+                self.outcome.behind_forward += u64::from(waits);
+            }
+            if back > 0 {
+                if waits {
+                    self.recover(backward, back - 1)?;
+                }
+                self.undo(backward, back - 1)?;
+                back -= 1;
+            }
+        }
+        self.rank.end_forward(None)?;
+        self.rank.end_backward()
+    }
+
+    /// Recovers a layer, or says that it must wait for the forward under way.
+    fn waits_for_the_other(&mut self, unit: u32, layer: usize) -> Result<bool, RankError> {
+        match self.recover(unit, layer) {
+            Ok(()) => Ok(false),
+            Err(RankError::Waits { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn layers(&self, unit: u32) -> usize {
+        CHUNKS[(unit / MICRO_BATCHES) as usize].len()
     }
 
     fn abandon(&mut self) {
@@ -330,33 +324,11 @@ impl Program<'_> {
             self.rank.begin_forward(unit)?;
         }
         let mut held = 0;
-        for layer in 0..2 {
-            if self.job.controlled {
-                self.rank.to_gate()?;
-            }
-            let mut memory = [DeviceSlice::new(0, 0); 7];
-            for (tensor, bytes) in FIXED.into_iter().enumerate() {
-                memory[tensor] = self.allocate(bytes)?;
-            }
-            self.launch(Operator::Input { seed: self.seed_of(unit, layer), out: memory[X_IN] });
-            for op in 0..3 {
-                self.operate(op, &memory, 0, memory[MAKES[op].1]);
-            }
-            let rows = self.draw_rows();
-            self.rows[unit as usize][layer] = rows;
-            let decision = self.decide(unit, layer, rows)?;
-            held += decision.held_bytes;
-            self.experts(&decision, rows, &mut memory)?;
-            for (tensor, &memory) in memory.iter().enumerate().filter(|(_, memory)| memory.address() != 0) {
-                self.save(unit, layer, tensor, memory)?;
-            }
-            for op in 0..6 {
-                self.note(unit, layer, op)?;
-            }
-            if self.job.controlled {
-                self.rank.layer_done()?;
-            } else {
-                self.rank.store().settle(unit, layer)?;
+        for layer in 0..self.layers(unit) {
+            held += self.begin_layer(unit, layer)?.held_bytes;
+            match self.job.controlled {
+                true => self.rank.layer_done()?,
+                false => self.rank.store().settle(unit, layer)?,
             }
         }
         if self.job.controlled {
@@ -364,6 +336,32 @@ impl Program<'_> {
             self.rank.end_forward((above > 0).then_some(held + above))?;
         }
         Ok(())
+    }
+
+    /// Runs a layer's forward, but for its end.
+    fn begin_layer(&mut self, unit: u32, layer: usize) -> Result<LayerDecision, RankError> {
+        if self.job.controlled {
+            self.rank.to_gate()?;
+        }
+        let mut memory = [DeviceSlice::new(0, 0); 7];
+        for (tensor, bytes) in FIXED.into_iter().enumerate() {
+            memory[tensor] = self.allocate(bytes)?;
+        }
+        self.launch(Operator::Input { seed: self.seed_of(unit, layer), out: memory[X_IN] });
+        for op in 0..3 {
+            self.operate(op, &memory, 0, memory[MAKES[op].1]);
+        }
+        let rows = self.draw_rows();
+        self.rows[unit as usize][layer] = rows;
+        let decision = self.decide(unit, layer, rows)?;
+        self.experts(&decision, rows, &mut memory)?;
+        for (tensor, &memory) in memory.iter().enumerate().filter(|(_, memory)| memory.address() != 0) {
+            self.save(unit, layer, tensor, memory)?;
+        }
+        for op in 0..6 {
+            self.note(unit, layer, op)?;
+        }
+        Ok(decision)
     }
 
     fn decide(&mut self, unit: u32, layer: usize, rows: u32) -> Result<LayerDecision, RankError> {
@@ -464,49 +462,54 @@ impl Program<'_> {
         if self.job.controlled {
             self.rank.begin_backward(unit)?;
         }
-        for layer in (0..2).rev() {
-            let seed = self.seed_of(unit, layer);
-            let (device, operators, failing) =
-                (Arc::clone(&self.device), self.job.operators, self.job.failing_hook);
-            let calls = Arc::clone(&self.checks);
-            let mut hook = move |again: &Again<'_>| {
-                let call = calls.hooks.fetch_add(1, Ordering::Relaxed);
-                match (failing == Some(call), operators) {
-                    (true, _) => Err("it was to fail".into()),
-                    (_, true) => again_of(&device, seed, again),
-                    _ => Ok(()),
-                }
-            };
-            let parts = match self.job.controlled {
-                true => {
-                    self.rank.recover(layer, &mut hook)?;
-                    self.rank.parts(layer)?
-                }
-                false => {
-                    self.rank.store().recover(unit, layer, &mut hook)?;
-                    1
-                }
-            };
-            let rows = self.rows[unit as usize][layer];
-            let work = self.allocate(u64::from(rows.div_ceil(parts)) * ROW)?;
-            for (part, (first, end)) in ranges(0, rows, parts).enumerate() {
-                if parts > 1 {
-                    self.rank.recover_part(layer, part as u32, &mut hook)?;
-                }
-                for tensor in X_IN..=ACT {
-                    self.check(unit, layer, tensor, first, end, parts > 1)?;
-                }
+        for layer in (0..self.layers(unit)).rev() {
+            self.recover(unit, layer)?;
+            self.undo(unit, layer)?;
+        }
+        if self.job.controlled { self.rank.end_backward() } else { Ok(()) }
+    }
+
+    fn recover(&mut self, unit: u32, layer: usize) -> Result<(), RankError> {
+        let mut hook = self.hook(unit, layer);
+        match self.job.controlled {
+            true => self.rank.recover(layer, &mut hook),
+            false => Ok(self.rank.store().recover(unit, layer, &mut hook)?),
+        }
+    }
+
+    /// Runs a recovered layer's backward.
+    fn undo(&mut self, unit: u32, layer: usize) -> Result<(), RankError> {
+        let mut hook = self.hook(unit, layer);
+        let parts = self.rank.store().parts(unit, layer)?;
+        let rows = self.rows[unit as usize][layer];
+        let work = self.allocate(u64::from(rows.div_ceil(parts)) * ROW)?;
+        for (part, (first, end)) in ranges(0, rows, parts).enumerate() {
+            if parts > 1 {
+                self.rank.recover_part(layer, part as u32, &mut hook)?;
             }
-            self.free(work)?;
-            match self.job.controlled {
-                true => self.rank.layer_undone(layer)?,
-                false => self.rank.store().release(unit, layer)?,
+            for tensor in X_IN..=ACT {
+                self.check(unit, layer, tensor, first, end, parts > 1)?;
             }
         }
-        if self.job.controlled {
-            self.rank.end_backward()?;
+        self.free(work)?;
+        match self.job.controlled {
+            true => self.rank.layer_undone(layer),
+            false => Ok(self.rank.store().release(unit, layer)?),
         }
-        Ok(())
+    }
+
+    fn hook(&self, unit: u32, layer: usize) -> impl FnMut(&Again<'_>) -> Result<(), HookError> + use<> {
+        let (seed, device, calls) =
+            (self.seed_of(unit, layer), Arc::clone(&self.device), Arc::clone(&self.checks));
+        let (operators, failing) = (self.job.operators, self.job.failing_hook);
+        move |again| {
+            let call = calls.hooks.fetch_add(1, Ordering::Relaxed);
+            match (failing == Some(call), operators) {
+                (true, _) => Err("it was to fail".into()),
+                (_, true) => again_of(&device, seed, again),
+                _ => Ok(()),
+            }
+        }
     }
 
     /// Compares a tensor with what its operators make from scratch; rows `first..end` where it came in parts.
@@ -560,155 +563,8 @@ impl Program<'_> {
     }
 }
 
-/// How a tensor of BF16 is cast: each row a block.
-fn cast_of(tensor: usize, bytes: u64) -> Option<Cast> {
-    let columns = match tensor {
-        LN => X / 2,
-        DISPATCHED | ACT => ROW / 2,
-        _ => return None,
-    };
-    let scaling = Scaling::Blocks(Block { rows: 1, columns: SCALE_BLOCK as u32 });
-    let shape = CastShape::new(bytes / 2 / columns, columns, scaling, Source::Bf16).expect("a shape");
-    Some(Cast { shape, format: Format::E4m3, overflow: Overflow::Saturate })
-}
-
 #[derive(Clone, Copy)]
 struct Part {
     memory: DeviceSlice,
     own: bool,
-}
-
-/// `parts` equal runs of `first..end`; the last is what is left.
-fn ranges(first: u32, end: u32, parts: u32) -> impl Iterator<Item = (u32, u32)> {
-    let size = (end - first).div_ceil(parts.max(1)).max(1);
-    (0..parts.max(1)).map(move |part| {
-        let from = (first + part * size).min(end);
-        (from, (from + size).min(end))
-    })
-}
-
-/// Runs an operator again, from what the hook is given alone.
-fn again_of(device: &Arc<dyn Device>, seed: u64, again: &Again<'_>) -> Result<(), HookError> {
-    let payload = seed ^ again.op as u64;
-    if again.payload != payload || again.rng != payload.to_le_bytes() {
-        return Err(format!("{again:?} was given another's payload").into());
-    }
-    let (reads, makes) = MAKES[again.op];
-    let (Some(from), Some(out)) = (again.tensor(reads), again.tensor(makes)) else {
-        return Err(format!("{again:?} lacks its tensors").into());
-    };
-    let (part, parts) = again.part.unwrap_or((0, 1));
-    let (first, end) = ranges(0, again.rows, parts).nth(part as usize).ok_or("no such part")?;
-    let routed = |tensor: usize, memory: DeviceSlice| {
-        let bytes = if tensor >= DISPATCHED { u64::from(end - first) * ROW } else { memory.bytes() };
-        memory.part(0, bytes).ok_or("a tensor is too short")
-    };
-    let first = if makes == DISPATCHED { first } else { 0 };
-    let operator =
-        Operator::Map { op: again.op, from: routed(reads, from)?, first, out: routed(makes, out)? };
-    launch(&**device, again.stream, operator);
-    Ok(())
-}
-
-/// Work of the compute stream.
-enum Operator {
-    Input {
-        seed: u64,
-        out: DeviceSlice,
-    },
-    /// `out[i] = f(from[first + i])`, rows counted from `first`, `from` taken round and round.
-    Map {
-        op: usize,
-        from: DeviceSlice,
-        first: u32,
-        out: DeviceSlice,
-    },
-    Check {
-        seed: u64,
-        tensor: usize,
-        start: u32,
-        memory: DeviceSlice,
-        checks: Arc<Checks>,
-    },
-}
-
-fn launch(device: &dyn Device, stream: Stream, operator: Operator) {
-    let data = Box::into_raw(Box::new(operator)).cast::<c_void>();
-    // SAFETY: `call` takes the box, once; what the operator names lives as the store's contract has it.
-    if unsafe { device.launch(call, data, stream) }.is_err() {
-        // SAFETY: the device refused, so it does not call.
-        drop(unsafe { Box::from_raw(data.cast::<Operator>()) });
-    }
-}
-
-unsafe extern "C-unwind" fn call(data: *mut c_void) {
-    // SAFETY: the box of `launch`, called once.
-    match *unsafe { Box::from_raw(data.cast::<Operator>()) } {
-        Operator::Input { seed, out } => input(seed, numbers(out)),
-        Operator::Map { op, from, first, out } => map(op, numbers(from), first, numbers(out)),
-        Operator::Check { seed, tensor, start, memory, checks } => {
-            let found = numbers(memory);
-            let expected = expected(seed, tensor, start, found.len());
-            checks.done.fetch_add(1, Ordering::Relaxed);
-            checks.wrong.fetch_add(u64::from(*found != expected[..]), Ordering::Relaxed);
-        }
-    }
-}
-
-/// A tensor as BF16 numbers, by their bits.
-fn numbers(of: DeviceSlice) -> &'static mut [u16] {
-    if of.bytes() == 0 {
-        return &mut [];
-    }
-    let start = std::ptr::with_exposed_provenance_mut(of.address() as usize);
-    // SAFETY: device memory of the host is this process's; the operators of one stream use it one after another, and
-    // operators write only what they make.
-    unsafe { std::slice::from_raw_parts_mut(start, of.bytes() as usize / 2) }
-}
-
-/// Whole numbers of −7 to 7, which FP8 keeps exactly.
-fn number(value: u64) -> u16 {
-    let value = (value % 15) as i32 - 7;
-    ((value as f32).to_bits() >> 16) as u16
-}
-
-fn input(seed: u64, out: &mut [u16]) {
-    for (i, out) in out.iter_mut().enumerate() {
-        *out = number((seed ^ i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40);
-    }
-}
-
-fn map(op: usize, from: &[u16], first: u32, out: &mut [u16]) {
-    let skip = first as usize * ROW as usize / 2;
-    for (i, out) in out.iter_mut().enumerate() {
-        let read = from.get((skip + i) % from.len().max(1)).copied().unwrap_or(0);
-        let value = f32::from_bits(u32::from(read) << 16) as i32 + 7;
-        *out = number(value as u64 * 2 + op as u64 + 1);
-    }
-}
-
-/// A tensor from scratch: `len` numbers from row `start` on.
-fn expected(seed: u64, tensor: usize, start: u32, len: usize) -> Vec<u16> {
-    let mut made = vec![0; X as usize / 2];
-    input(seed, &mut made);
-    if tensor == X_IN {
-        return made;
-    }
-    for tensor_made in chain(tensor) {
-        let (op, routed) = (tensor_made - 1, tensor_made >= DISPATCHED);
-        let (length, first) = match (routed, tensor_made) {
-            (false, _) => (FIXED[tensor_made] as usize / 2, 0),
-            (true, DISPATCHED) => (len, start),
-            (true, _) => (len, 0),
-        };
-        let mut out = vec![0; length];
-        map(op, &made, first, &mut out);
-        made = out;
-    }
-    made
-}
-
-/// The tensors that are made on the way to one.
-fn chain(tensor: usize) -> impl Iterator<Item = usize> {
-    (LN..=tensor).filter(move |&made| made != ROUTING || tensor == ROUTING)
 }
