@@ -281,6 +281,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Nothing of `unit` is due any more, until it is announced again.
+    pub fn withdraw(&mut self, unit: u32) {
+        self.announced.retain(|&announced| announced != unit);
+    }
+
     /// What to bring back next: of the units announced, in their order, the tensor saved last. `None` where nothing is
     /// due or the window is full. The same answer again until it is reloaded or given up.
     pub fn poll_reload(&mut self) -> Result<Option<Reload>, EngineError> {

@@ -328,6 +328,8 @@ impl<'c> Store<'c> {
                 "tensors that are kept for its backward",
             ));
         }
+        // What an earlier admission let come back early does not include these.
+        self.engine.withdraw(unit);
         for tensor in tensors.iter() {
             let bytes = self.model_bytes(place, tensor, self.layers[place.index].rows)?;
             let reservation = self.reserve(place, tensor, bytes)?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use bagualu_exec::device::{Device, DeviceError, DeviceSlice, Stream, StreamUse};
 use bagualu_exec::engine::{CopiedOut, Engine, EngineConfig, EngineError, Key, Reload, Ticket};
@@ -138,10 +139,13 @@ fn reload_during_copy_out(device: Arc<Twisted>) -> bool {
     unsafe { bench.engine.reload(&ticket, into, None) }.expect("submitted");
     bench.engine.wait(ticket, other).expect("waiting");
     assert!(bench.engine.poll_copied_out().expect("no loss").is_none(), "the producer has not ended");
-    if device.twist == Twist::ReloadsDoNotWait {
-        // Time for the copy-in that does not wait; the right engine has none that could run.
-        let back = device.back.lock().expect("no panic")[0];
-        device.synchronize(back).expect("done");
+    // Time for a copy-in that does not wait.
+    let back = device.back.lock().expect("no panic")[0];
+    let end = device.create_event().expect("an event");
+    device.record(end, back).expect("recorded");
+    let soon = Instant::now() + Duration::from_millis(50);
+    while Instant::now() < soon && !device.is_done(end).expect("no loss") {
+        std::thread::yield_now();
     }
     gate.open();
     device.synchronize(other).expect("done");
@@ -221,6 +225,30 @@ fn a_full_pool_is_an_answer() {
 }
 
 #[test]
+fn host_memory_is_held_until_its_copy_in_has_ended() {
+    let host = Arc::new(host());
+    let pool = PoolConfig { cap_bytes: 1_024, slab_bytes: 0 };
+    let mut bench = Bench::new(Arc::<HostDevice>::clone(&host), EngineConfig { pool, ..config() });
+    let from = bench.filled(3, 1_024);
+    let ticket = bench.offload(key(0, 0, 0), from);
+    bench.engine.drain().expect("done");
+    assert_eq!(bench.copied_out(), [key(0, 0, 0)]);
+    let other = host.create_stream(StreamUse::Compute).expect("a stream");
+    let into = host.allocate(1_024).expect("memory");
+    let gate = Gate::before(&host, other);
+    // SAFETY: `into` lives as long as the device.
+    unsafe { bench.engine.reload(&ticket, into, Some(other)) }.expect("submitted");
+    bench.engine.wait(ticket, bench.compute).expect("waiting");
+    let full = EngineError::Full(PoolFull { needed: 1, free: 0, cap: 1_024 });
+    assert_eq!(bench.engine.reserve(key(0, 0, 1), 1).expect_err("its copy-in cannot have ended"), full);
+    gate.open();
+    assert_eq!(bench.engine.block_until_arrived(), Ok(true));
+    assert_eq!(bench.engine.block_until_arrived(), Ok(false));
+    drop(bench.engine.reserve(key(0, 0, 1), 1_024).expect("free again"));
+    assert_eq!(bytes(into), pattern(3, 1_024));
+}
+
+#[test]
 fn no_pinned_memory_is_an_error_and_the_engine_goes_on() {
     let mut bench = Bench::new(twisted(Twist::NoPinnedMemory), config());
     let error = EngineError::Device(DeviceError::OutOfPinnedMemory { bytes: 1 << 20 });
@@ -257,6 +285,13 @@ fn reloads_are_due_last_saved_first_within_the_window() {
         order.push(key);
     }
     assert_eq!(order, [keys[3], keys[2], keys[0], keys[4], keys[1]]);
+    assert_eq!(bench.engine.poll_reload(), Ok(None));
+    returning.drain(..).for_each(|ticket| bench.engine.wait(ticket, bench.compute).expect("waiting"));
+    let from = bench.filled(0, 100);
+    let _ticket = bench.offload(keys[0], from);
+    bench.engine.announce(1).expect("a unit");
+    assert!(bench.engine.poll_reload().expect("no loss").is_some());
+    bench.engine.withdraw(1);
     assert_eq!(bench.engine.poll_reload(), Ok(None));
 }
 
@@ -369,7 +404,7 @@ fn dropping_everything_under_way_waits_for_it() {
     bench.reload(&ticket, from);
     drop(ticket);
     let opener = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         gate.open();
     });
     drop(bench);

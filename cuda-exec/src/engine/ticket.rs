@@ -87,8 +87,10 @@ impl Dropped {
     /// Called by the ticket.
     fn tell(&self, slot: u32, generation: u32) {
         if let Some(place) = self.generations.get(slot as usize) {
-            place.store(generation, Ordering::Relaxed);
-            self.any.store(true, Ordering::Release);
+            // Swaps, not stores: whoever sees a later ticket's also sees what this one told before it, and none is
+            // overwritten by an engine that looks meanwhile.
+            place.swap(generation, Ordering::Relaxed);
+            self.any.swap(true, Ordering::Release);
         }
     }
 
