@@ -200,6 +200,33 @@ fn inputs_of_a_recomputed_tensor_come_back_before_it() {
 }
 
 #[test]
+fn what_is_offloaded_after_all_does_not_come_back_early() {
+    with_store(|store, host| {
+        forward(store, plan(&[(A, Strategy::Offload)]));
+        assert_eq!(settle(store), [Left { unit: 0, bytes: BYTES }]);
+        assert!(store.can_come_back(0));
+        store.announce(0).expect("a unit");
+        store.offload_after_all(0, 0, Set::one(B) | Set::one(C)).expect("both are kept");
+        assert!(!store.can_come_back(0), "something leaves");
+        store.poll_reloads().expect("nothing is due");
+        assert_eq!(store.engine().usage().returning_bytes, 0);
+        let again = store.offload_after_all(0, 0, Set::one(A)).expect_err("it is away");
+        assert!(matches!(again, StoreError::OutOfOrder { .. }), "{again}");
+        store.engine().drain().expect("done");
+        while store.poll_copied_out().expect("no loss").is_some() {}
+        store.announce(0).expect("a unit");
+        store.poll_reloads().expect("all are due");
+        assert_eq!(store.engine().usage().returning_bytes, 3 * BYTES);
+        store.recover(0, 0, &mut NoHook).expect("recovered");
+        host.synchronize(store.compute()).expect("done");
+        for tensor in [A, B, C] {
+            assert_eq!(bytes(store.tensor(0, 0, tensor).expect("back")), [tensor as u8 + 1; BYTES as usize]);
+        }
+        store.release(0, 0).expect("released");
+    });
+}
+
+#[test]
 fn a_tensor_smaller_than_its_model_is_counted_as_the_model_says() {
     with_store(|store, host| {
         store.enter(0, 0, 1, plan(&[(A, Strategy::Offload), (C, Strategy::Offload)]), 1).expect("entered");
