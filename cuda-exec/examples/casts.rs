@@ -22,7 +22,7 @@ fn main() {
         asked.is_empty() || asked.iter().any(|name| name.eq_ignore_ascii_case(&format!("{source:?}")))
     };
     println!(
-        "| instructions | source | to | a scale for | cast, GB/s | of a copy | back, GB/s | of a copy |"
+        "| instructions | source | to | a scale for | cast, GB/s | of a copy | back, GB/s | of a copy | cast, one run |"
     );
     println!("| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |");
     for source in Source::ALL.into_iter().filter(wanted) {

@@ -70,6 +70,58 @@ fn lanes_decode_as_the_definition() {
     compare::<F32, AsE5m2>();
 }
 
+/// Blocks whose numbers lie in a dozen binades under each exponent in turn; some hold what is not finite, some zeros alone.
+#[test]
+fn every_instruction_set_casts_blocks_as_the_definition() {
+    const BLOCK: usize = 128;
+    for source in Source::ALL {
+        let layout = source.layout();
+        let fields = layout.infinite >> layout.mantissa;
+        let mut state = 1_u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 8
+        };
+        let numbers: Vec<u32> = (0..4 * 257 * BLOCK as u32)
+            .map(|index| {
+                let (block, place) = (index / BLOCK as u32, index % BLOCK as u32);
+                let sign = if random() % 2 == 0 { 0 } else { layout.sign };
+                let field = (block % fields).saturating_sub(random() % 12);
+                sign | match block % 31 {
+                    7 => 0,
+                    9 if place == 5 => layout.infinite,
+                    11 if place == 77 => layout.nan,
+                    _ => field << layout.mantissa | random() % (1 << layout.mantissa),
+                }
+            })
+            .collect();
+        let word = |bits: &u32| bits.to_ne_bytes().into_iter().take(source.bytes()).collect::<Vec<u8>>();
+        let from: Vec<u8> = numbers.iter().flat_map(word).collect();
+        let scaling = Scaling::Blocks(Block::default());
+        let shape = CastShape::new(257, 4 * BLOCK as u64, scaling, source).unwrap();
+        for (format, overflow) in [(Format::E4m3, Overflow::Saturate), (Format::E5m2, Overflow::Nan)] {
+            let mut expected = (Vec::new(), Vec::new());
+            for block in numbers.chunks(BLOCK) {
+                let magnitudes = block.iter().map(|bits| bits & (layout.sign - 1));
+                let peak = magnitudes.filter(|&bits| bits < layout.infinite).max().unwrap();
+                let exponent = scale_exponent(peak, source, format);
+                let codes =
+                    block.iter().map(|&bits| scalar::encode(bits, source, format, overflow, exponent));
+                expected.0.extend(codes);
+                expected.1.push(2_f32.powi(exponent));
+            }
+            for isa in Isa::available() {
+                let (mut values, mut scales) = (vec![0; shape.elements()], vec![0.0; shape.scales()]);
+                let cast = Cast { shape, format, overflow };
+                cast.quantize_with(isa, &from, &mut values, &mut scales).unwrap();
+                let what = (isa, source, format);
+                assert_eq!(scales, expected.1, "{what:?}");
+                assert_eq!(values.iter().zip(&expected.0).position(|(a, b)| a != b), None, "{what:?}");
+            }
+        }
+    }
+}
+
 /// Nearest of all numbers that the format has, found by trying them, the even code of two as near.
 #[test]
 fn the_definition_rounds_to_the_nearest_number() {

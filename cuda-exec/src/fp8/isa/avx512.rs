@@ -12,8 +12,6 @@ use crate::fp8::{Block, Format, Overflow, Scaling, Source, host};
 
 /// Elements of a block that is written out.
 const BLOCK: usize = SCALE_BLOCK as usize;
-/// Bytes of values from which on they go past the caches: who reads so many next is a copy.
-const PAST_CACHES: usize = 1 << 19;
 
 pub(super) fn detected() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -45,7 +43,6 @@ pub(super) unsafe fn dequantize(job: Dequantize<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 fn blocks_of_bf16<F: Narrow>(job: Quantize<'_>) {
     let Quantize { overflow, from, values, scales, .. } = job;
-    let past_caches = values.len() >= PAST_CACHES && values.as_ptr().addr() % 64 == 0;
     let blocks = from.chunks_exact(2 * BLOCK).zip(values.chunks_exact_mut(BLOCK)).zip(scales);
     for ((from, values), scale) in blocks {
         host::ask_ahead(from);
@@ -61,11 +58,9 @@ fn blocks_of_bf16<F: Narrow>(job: Quantize<'_>) {
         *scale = host::scale(exponent);
         let [a, b, c, d] = words;
         let (low, high) = values.split_at_mut(64);
-        store(bytes(encode::<F>(a, exponent), encode::<F>(b, exponent)), low, past_caches);
-        store(bytes(encode::<F>(c, exponent), encode::<F>(d, exponent)), high, past_caches);
+        store(bytes(encode::<F>(a, exponent), encode::<F>(b, exponent)), low);
+        store(bytes(encode::<F>(c, exponent), encode::<F>(d, exponent)), high);
     }
-    // What went past the caches is ordered before whatever tells others that the cast is done.
-    _mm_sfence();
 }
 
 /// A block with numbers that are not finite, or near the ends of the range, or zeros alone.
@@ -87,16 +82,10 @@ fn load(bytes: &[u8]) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn store(what: __m512i, bytes: &mut [u8], past_caches: bool) {
+fn store(what: __m512i, bytes: &mut [u8]) {
     assert!(bytes.len() == 64);
-    if past_caches {
-        // SAFETY: 64 bytes are written; `past_caches` is set only where the values' address is a multiple of 64, and parts of
-        // 64 bytes are stored in turn.
-        unsafe { _mm512_stream_si512(bytes.as_mut_ptr().cast(), what) }
-    } else {
-        // SAFETY: 64 bytes are written, of any alignment.
-        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), what) }
-    }
+    // SAFETY: 64 bytes are written, of any alignment.
+    unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), what) }
 }
 
 /// The largest magnitude's bits, NaN's and infinity's included.
