@@ -91,7 +91,7 @@ fn every_instruction_set_casts_blocks_as_the_definition() {
                     7 => 0,
                     9 if place == 5 => layout.infinite,
                     11 if place == 77 => layout.nan,
-                    _ => field << layout.mantissa | random() % (1 << layout.mantissa),
+                    _ => (field << layout.mantissa) | (random() % (1 << layout.mantissa)),
                 }
             })
             .collect();

@@ -25,7 +25,7 @@ pub(super) fn detected() -> bool {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) unsafe fn quantize(job: Quantize<'_>) {
     let blocks = Scaling::Blocks(Block { rows: 1, columns: BLOCK as u32 });
-    let written_out = job.shape.scaling() == blocks && job.shape.columns() % BLOCK == 0;
+    let written_out = job.shape.scaling() == blocks && job.shape.columns().is_multiple_of(BLOCK);
     match (job.shape.source(), job.format) {
         (Source::Bf16, Format::E4m3) if written_out => blocks_of_bf16::<AsE4m3>(job),
         (Source::Bf16, Format::E5m2) if written_out => blocks_of_bf16::<AsE5m2>(job),
