@@ -75,7 +75,7 @@ struct HostStream {
 }
 
 impl HostDevice {
-    /// A device with `config`.
+    /// A device with `config`. An error where files cannot be made in the directory for pinned memory.
     pub fn open(config: HostConfig) -> Result<Self, DeviceError> {
         let tables = Tables {
             streams: Slab::new(STREAMS),
@@ -83,7 +83,8 @@ impl HostDevice {
             default_stream: None,
             workers: Vec::with_capacity(STREAMS),
         };
-        Ok(Self { tables: Mutex::new(tables), memory: Memory::new(config.device_bytes, config.tier) })
+        let memory = Memory::new(config.device_bytes, config.tier)?;
+        Ok(Self { tables: Mutex::new(tables), memory })
     }
 
     /// Runs `work` on `stream`, after what was submitted before it. It may submit, but must not wait for the device.

@@ -80,9 +80,29 @@ impl Bench {
         unsafe { self.device().copy_out(from, to, stream) }
     }
 
+    /// How long a stream waits at a gate, and a case for an event: what happens meanwhile takes milliseconds, unless the device
+    /// makes it wait.
+    fn patience(&self) -> Duration {
+        self.options.limit / 3
+    }
+
+    /// That `event` becomes done without anyone waiting for it.
+    pub(super) fn becomes_done(&self, event: Event) -> Result<(), Outcome> {
+        let begin = Instant::now();
+        while !self.device().is_done(event)? {
+            check(begin.elapsed() < self.patience(), "an event becomes done by itself")?;
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
     /// Makes `stream` wait until the gate is opened.
     pub(super) fn gate(&self, stream: Stream) -> Result<Gate, DeviceError> {
-        let gate = Gate(Arc::new(Barrier { state: Mutex::default(), moved: Condvar::new() }));
+        let gate = Gate(Arc::new(Barrier {
+            state: Mutex::default(),
+            moved: Condvar::new(),
+            patience: self.patience(),
+        }));
         let data = Arc::into_raw(Arc::clone(&gate.0)).cast_mut().cast::<c_void>();
         // SAFETY: the function takes the reference made for it, once, and any thread may wait at a gate.
         let launched = unsafe { self.device().launch(pass, data, stream) };
@@ -185,6 +205,7 @@ pub(super) struct Gate(Arc<Barrier>);
 struct Barrier {
     state: Mutex<GateState>,
     moved: Condvar,
+    patience: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -194,9 +215,6 @@ struct GateState {
     given_up: bool,
 }
 
-/// How long a stream waits at a gate. What the case does meanwhile takes milliseconds, unless the device makes it wait.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 impl Gate {
     /// Opens it. An error if the stream did not wait for that.
     pub(super) fn open(&self) -> Result<(), Outcome> {
@@ -204,9 +222,10 @@ impl Gate {
         state.open = true;
         self.0.moved.notify_all();
         match state.given_up {
-            true => {
-                Err(fail(format!("a call waited {PATIENCE:?} for a stream that had to wait for the caller")))
-            }
+            true => Err(fail(format!(
+                "a call waited {:?} for a stream that had to wait for the caller",
+                self.0.patience
+            ))),
             false => Ok(()),
         }
     }
@@ -224,7 +243,7 @@ unsafe extern "C-unwind" fn pass(data: *mut c_void) {
     // SAFETY: as required of the caller.
     let barrier = unsafe { Arc::from_raw(data.cast::<Barrier>()) };
     let state = barrier.state.lock().unwrap_or_else(PoisonError::into_inner);
-    let waited = barrier.moved.wait_timeout_while(state, PATIENCE, |state| !state.open);
+    let waited = barrier.moved.wait_timeout_while(state, barrier.patience, |state| !state.open);
     let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
     state.given_up = !state.open;
 }
@@ -261,14 +280,4 @@ pub(super) fn same(found: &[u8], expected: &[u8], what: &str) -> Result<(), Outc
             Err(fail(format!("{what}: byte {at} is {found} instead of {expected}")))
         }
     }
-}
-
-/// That `event` becomes done without anyone waiting for it.
-pub(super) fn becomes_done(device: &dyn Device, event: Event) -> Result<(), Outcome> {
-    let begin = Instant::now();
-    while !device.is_done(event)? {
-        check(begin.elapsed() < PATIENCE, "an event becomes done by itself")?;
-        std::thread::sleep(Duration::from_micros(50));
-    }
-    Ok(())
 }

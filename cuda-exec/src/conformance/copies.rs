@@ -120,14 +120,14 @@ pub(super) fn many_threads_submit(bench: &Bench) -> Result<(), Outcome> {
             let bytes = 1000 + 777 * (thread + round);
             let (source, result) = (bench.filled(bytes, thread * ROUNDS + round)?, bench.pinned(bytes)?);
             let memory = bench.memory(bytes)?;
-            let (event, own) = (bench.event()?, bench.stream()?);
+            let (full, done, own) = (bench.event()?, bench.event()?, bench.stream()?);
             // In on a stream of its own, out on one shared by all.
             bench.copy_in(*source, *memory, *own)?;
-            bench.device().record(*event, *own)?;
-            bench.device().stream_wait(*shared, *event)?;
+            bench.device().record(*full, *own)?;
+            bench.device().stream_wait(*shared, *full)?;
             bench.copy_out(*memory, *result, *shared)?;
-            bench.device().record(*event, *shared)?;
-            bench.device().wait(*event)?;
+            bench.device().record(*done, *shared)?;
+            bench.device().wait(*done)?;
             same(&result.read(), &source.read(), "through two streams")?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Events: what they mark, recorded again, destroyed.
 
 use super::Outcome;
-use super::bench::{Bench, becomes_done, check, same};
+use super::bench::{Bench, check, same};
 
 pub(super) fn an_event_not_recorded_is_done(bench: &Bench) -> Result<(), Outcome> {
     let event = bench.event()?;
@@ -19,10 +19,10 @@ pub(super) fn an_event_follows_its_work(bench: &Bench) -> Result<(), Outcome> {
     bench.device().record(*early, *stream)?;
     let gate = bench.gate(*stream)?;
     bench.device().record(*late, *stream)?;
-    becomes_done(bench.device(), *early)?;
+    bench.becomes_done(*early)?;
     check(!bench.device().is_done(*late)?, "not done before its work")?;
     gate.open()?;
-    becomes_done(bench.device(), *late)?;
+    bench.becomes_done(*late)?;
     bench.device().wait(*late)?;
     check(bench.device().is_done(*late)?, "it stays done")
 }
@@ -140,5 +140,5 @@ pub(super) fn work_after_a_wait_waits_too(bench: &Bench) -> Result<(), Outcome> 
     std::thread::sleep(std::time::Duration::from_millis(5));
     check(!bench.device().is_done(*behind)?, "an event behind a wait is not done before what is waited for")?;
     gate.open()?;
-    becomes_done(bench.device(), *behind)
+    bench.becomes_done(*behind)
 }

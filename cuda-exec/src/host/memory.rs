@@ -50,9 +50,21 @@ struct Book {
 }
 
 impl Memory {
-    /// No memory yet; at most `capacity` bytes of device memory, or what the machine has.
-    pub(super) fn new(capacity: Option<u64>, tier: Tier) -> Self {
-        Self { capacity, tier, device: Mutex::new(Book::new()), pinned: Mutex::new(Book::new()) }
+    /// No memory yet; at most `capacity` bytes of device memory, or what the machine has. A directory is tried first: later
+    /// a failure there means that room has run out.
+    pub(super) fn new(capacity: Option<u64>, tier: Tier) -> Result<Self, DeviceError> {
+        if let Tier::Directory(directory) = &tier {
+            let tried = unnamed_file(directory).and_then(|file| reserve(&file, 1));
+            tried.map_err(|error| DeviceError::Library {
+                call: "a file for pinned memory",
+                code: error.raw_os_error().unwrap_or_default().into(),
+                message: format!(
+                    "{}: {error}; give a directory that can be written, where room can be reserved",
+                    directory.display()
+                ),
+            })?;
+        }
+        Ok(Self { capacity, tier, device: Mutex::new(Book::new()), pinned: Mutex::new(Book::new()) })
     }
 
     pub(super) fn info(&self) -> MemoryInfo {
@@ -133,7 +145,7 @@ impl Memory {
             Tier::Memory => memory_file()?,
             Tier::Directory(directory) => unnamed_file(directory)?,
         };
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
+        reserve(&file, bytes)?;
         let length = usize::try_from(bytes).map_err(io::Error::other)?;
         // SAFETY: a new mapping at an address of the system's choice touches no other memory; the file has no name
         // and is `length` bytes long for as long as it is mapped.
@@ -216,6 +228,10 @@ unsafe fn unmap(address: u64, bytes: u64) -> rustix::io::Result<()> {
 
 fn memory_file() -> io::Result<OwnedFd> {
     Ok(rustix::fs::memfd_create("bagualu-pinned", rustix::fs::MemfdFlags::CLOEXEC)?)
+}
+
+fn reserve(file: &OwnedFd, bytes: u64) -> io::Result<()> {
+    Ok(rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes)?)
 }
 
 /// A file in `directory` that loses its name at once, so that nothing is left behind.
