@@ -41,8 +41,10 @@ pub struct Rank<'c> {
 #[derive(Clone, Copy, Debug)]
 struct Forward {
     unit: u32,
-    /// Layers decided.
+    /// Layers admitted.
     layers: usize,
+    /// The next one, decided and not yet admitted.
+    decided: Option<LayerDecision>,
 }
 
 /// What a rank has done since it was made.
@@ -78,7 +80,7 @@ impl<'c> Rank<'c> {
         self.report_copies()?;
         self.recover_early()?;
         self.controller.handle_forward(unit)?;
-        self.forward = Some(Forward { unit, layers: 0 });
+        self.forward = Some(Forward { unit, layers: 0, decided: None });
         Ok(())
     }
 
@@ -88,12 +90,16 @@ impl<'c> Rank<'c> {
     }
 
     /// The gate of the next layer has run: decides what is done with it, reserves host memory for what it offloads, and
-    /// waits until its other operators may start.
+    /// waits until its other operators may start. Called again after [`RankError::Waits`], what was decided stands.
     pub fn gate(&mut self, gate: Gate) -> Result<LayerDecision, RankError> {
-        let Some(Forward { unit, layers: layer }) = self.forward else {
+        let Some(Forward { unit, layers: layer, decided }) = self.forward else {
             return Err(RankError::Idle { call: "gate" });
         };
-        let decision = self.controller.handle_layer(layer, gate)?;
+        let decision = match decided {
+            Some(decision) => decision,
+            None => self.controller.handle_layer(layer, gate)?,
+        };
+        self.forward = Some(Forward { unit, layers: layer, decided: Some(decision) });
         self.admit(Controller::poll_layer)?;
         let record = self.controller.decided(unit, layer)?;
         let decision = LayerDecision {
@@ -102,7 +108,7 @@ impl<'c> Rank<'c> {
             ..decision
         };
         self.store.enter(unit, layer, record.rows, decision.plan, decision.dispatch_chunks)?;
-        self.forward = Some(Forward { unit, layers: layer + 1 });
+        self.forward = Some(Forward { unit, layers: layer + 1, decided: None });
         self.counts.add(&decision);
         Ok(decision)
     }

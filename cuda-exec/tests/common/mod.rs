@@ -91,6 +91,8 @@ pub struct Outcome {
     pub abandoned: u64,
     /// Recoveries that waited for the forward beside them.
     pub behind_forward: u64,
+    /// Steps of a forward that waited for the backward beside it.
+    pub behind_backward: u64,
     pub high_water: u64,
 }
 
@@ -116,6 +118,7 @@ impl Outcome {
             hooks: self.hooks + other.hooks,
             abandoned: self.abandoned + other.abandoned,
             behind_forward: self.behind_forward + other.behind_forward,
+            behind_backward: self.behind_backward + other.behind_backward,
             high_water: self.high_water.max(other.high_water),
         }
     }
@@ -180,6 +183,7 @@ pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -
         checks: Arc::new(Checks::default()),
         rows: vec![[0; 2]; units],
         own: Vec::with_capacity(64),
+        beside: None,
         outcome: Outcome::default(),
         iteration: 0,
     };
@@ -213,6 +217,8 @@ struct Program<'c> {
     rows: Vec<[u32; 2]>,
     /// Allocated, and neither saved nor given back: the program's own.
     own: Vec<DeviceSlice>,
+    /// A backward layer that has been recovered while a forward layer runs.
+    beside: Option<(u32, usize)>,
     outcome: Outcome,
     iteration: u64,
 }
@@ -257,30 +263,62 @@ impl Program<'_> {
         if self.job.controlled { self.rank.end_iteration() } else { Ok(()) }
     }
 
-    /// A forward and a backward, layer by layer: each backward layer begins while a forward layer is under way.
+    /// A forward and a backward, layer by layer: by turns a backward layer begins while a forward layer is under way, and
+    /// the other way round.
     fn fused(&mut self, forward: u32, backward: u32) -> Result<(), RankError> {
         self.rank.begin_forward(forward)?;
         self.rank.begin_backward(backward)?;
         let (mut ahead, mut back) = (0, self.layers(backward));
-        while ahead < self.layers(forward) || back > 0 {
-            let mut waits = back > 0;
-            if ahead < self.layers(forward) {
+        while ahead < self.layers(forward) && back > 0 {
+            if ahead % 2 == 0 {
                 self.begin_layer(forward, ahead)?;
-                waits = back > 0 && self.waits_for_the_other(backward, back - 1)?;
+                let waits = self.waits_for_the_other(backward, back - 1)?;
                 self.rank.layer_done()?;
-                ahead += 1;
                 self.outcome.behind_forward += u64::from(waits);
-            }
-            if back > 0 {
                 if waits {
                     self.recover(backward, back - 1)?;
                 }
                 self.undo(backward, back - 1)?;
-                back -= 1;
+            } else {
+                self.recover(backward, back - 1)?;
+                self.beside = Some((backward, back - 1));
+                self.begin_layer(forward, ahead)?;
+                self.rank.layer_done()?;
+                self.end_beside()?;
             }
+            (ahead, back) = (ahead + 1, back - 1);
+        }
+        for layer in ahead..self.layers(forward) {
+            self.begin_layer(forward, layer)?;
+            self.rank.layer_done()?;
+        }
+        for layer in (0..back).rev() {
+            self.recover(backward, layer)?;
+            self.undo(backward, layer)?;
         }
         self.rank.end_forward(None)?;
         self.rank.end_backward()
+    }
+
+    /// Ends the backward layer under way, if there is one.
+    fn end_beside(&mut self) -> Result<bool, RankError> {
+        let Some((unit, layer)) = self.beside.take() else { return Ok(false) };
+        self.undo(unit, layer)?;
+        Ok(true)
+    }
+
+    /// Takes a step of the forward; where it must wait for the backward layer beside it, ends that first.
+    fn step<T>(
+        &mut self,
+        mut step: impl FnMut(&mut Rank<'_>) -> Result<T, RankError>,
+    ) -> Result<T, RankError> {
+        match step(&mut self.rank) {
+            Err(RankError::Waits { .. }) if self.end_beside()? => {
+                self.outcome.behind_backward += 1;
+                step(&mut self.rank)
+            }
+            done => done,
+        }
     }
 
     /// Recovers a layer, or says that it must wait for the forward under way.
@@ -341,7 +379,7 @@ impl Program<'_> {
     /// Runs a layer's forward, but for its end.
     fn begin_layer(&mut self, unit: u32, layer: usize) -> Result<LayerDecision, RankError> {
         if self.job.controlled {
-            self.rank.to_gate()?;
+            self.step(|rank| rank.to_gate())?;
         }
         let mut memory = [DeviceSlice::new(0, 0); 7];
         for (tensor, bytes) in FIXED.into_iter().enumerate() {
@@ -367,7 +405,7 @@ impl Program<'_> {
     fn decide(&mut self, unit: u32, layer: usize, rows: u32) -> Result<LayerDecision, RankError> {
         if self.job.controlled {
             let group = self.rule.decide(&GroupRows::new(&[rows]).expect("one rank"));
-            let decision = self.rank.gate(Gate { rows, group, granted: None })?;
+            let decision = self.step(|rank| rank.gate(Gate { rows, group, granted: None }))?;
             self.outcome.split += u64::from(decision.dispatch_chunks > 1);
             self.outcome.in_row_chunks += u64::from(decision.expert_chunks > 1);
             return Ok(decision);
