@@ -21,6 +21,7 @@ table! {
     }
 }
 
+#[cfg(feature = "hip")]
 table! {
     /// hiprtc.
     struct Hiprtc {

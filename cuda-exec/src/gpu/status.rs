@@ -6,8 +6,11 @@ pub(crate) const SUCCESS: i64 = 0;
 /// An argument is out of range; of an allocation only its length can be.
 pub(crate) const INVALID_VALUE: i64 = 1;
 pub(crate) const OUT_OF_MEMORY: i64 = 2;
+/// CUDA's is of cudarc's enum.
+#[cfg(feature = "hip")]
 pub(crate) const NO_DEVICE: i64 = 100;
-/// What an event marks has not ended.
+/// What an event marks has not ended. CUDA's is of cudarc's enum.
+#[cfg(feature = "hip")]
 pub(crate) const NOT_READY: i64 = 600;
 
 /// `Ok` for success, else the error of `call`.
