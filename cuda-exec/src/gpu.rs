@@ -39,7 +39,12 @@ impl<A: Api> Gpu<A> {
     pub(crate) fn new(api: A, kernels: Kernels) -> Self {
         let api = Arc::new(api);
         let module = Module::new(Arc::clone(&api), kernels);
-        Self { api, streams: Handles::new("stream"), events: Handles::new("event"), module }
+        Self {
+            api,
+            streams: Handles::new(A::BACKEND, "stream"),
+            events: Handles::new(A::BACKEND, "event"),
+            module,
+        }
     }
 
     pub(crate) fn api(&self) -> &A {

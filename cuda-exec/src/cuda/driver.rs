@@ -240,7 +240,7 @@ impl Api for Cuda {
         let major = self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let compiler = Compiler::nvrtc(nvrtc_names(version), self.compiler.as_deref())?;
-        let architecture = format!("--gpu-architecture=compute_{major}{minor}");
+        let architecture = format!("--gpu-architecture=sm_{major}{minor}");
         let architecture = CString::new(architecture).unwrap_or_default();
         compiler.compile(source, &[architecture])
     }
@@ -294,8 +294,8 @@ impl Api for Cuda {
     }
 }
 
-/// NVRTC's names for a driver of this version (13000 is CUDA 13.0): a driver takes the PTX of its own major version and
-/// of older ones.
+/// NVRTC's names for a driver of this version (13000 is CUDA 13.0): a driver takes code of its own major version and of
+/// older ones.
 fn nvrtc_names(version: i32) -> &'static [&'static str] {
     const NAMES: [&str; 4] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"];
     match version / 1000 {

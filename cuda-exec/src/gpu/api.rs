@@ -83,7 +83,7 @@ pub trait Api: fmt::Debug + Send + Sync + 'static {
     fn compile(&self, source: &CStr) -> Result<Vec<u8>, DeviceError>;
 
     /// # Safety
-    /// - `image` is PTX that a zero ends, or a whole code object.
+    /// - `image` is a whole cubin or code object, or PTX that a zero ends.
     unsafe fn load(&self, image: &[u8]) -> Result<Raw, DeviceError>;
 
     /// # Safety

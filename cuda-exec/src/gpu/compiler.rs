@@ -8,12 +8,13 @@ use super::library::{Library, table};
 use crate::device::{Backend, DeviceError};
 
 table! {
-    /// NVRTC.
+    /// NVRTC, since 11.1. Cubins and not PTX: a driver takes them from a newer compiler of its major version, PTX it
+    /// does not.
     struct Nvrtc {
         nvrtcCreateProgram(program: *mut *mut c_void, source: *const c_char, name: *const c_char, headers: i32, texts: *const *const c_char, names: *const *const c_char) -> i32;
         nvrtcCompileProgram(program: *mut c_void, count: i32, options: *const *const c_char) -> i32;
-        nvrtcGetPTXSize(program: *mut c_void, bytes: *mut usize) -> i32;
-        nvrtcGetPTX(program: *mut c_void, code: *mut c_char) -> i32;
+        nvrtcGetCUBINSize(program: *mut c_void, bytes: *mut usize) -> i32;
+        nvrtcGetCUBIN(program: *mut c_void, code: *mut c_char) -> i32;
         nvrtcGetProgramLogSize(program: *mut c_void, bytes: *mut usize) -> i32;
         nvrtcGetProgramLog(program: *mut c_void, log: *mut c_char) -> i32;
         nvrtcDestroyProgram(program: *mut *mut c_void) -> i32;
@@ -59,8 +60,8 @@ impl Compiler {
         let functions = Nvrtc {
             nvrtcCreateProgram: hiprtc.hiprtcCreateProgram,
             nvrtcCompileProgram: hiprtc.hiprtcCompileProgram,
-            nvrtcGetPTXSize: hiprtc.hiprtcGetCodeSize,
-            nvrtcGetPTX: hiprtc.hiprtcGetCode,
+            nvrtcGetCUBINSize: hiprtc.hiprtcGetCodeSize,
+            nvrtcGetCUBIN: hiprtc.hiprtcGetCode,
             nvrtcGetProgramLogSize: hiprtc.hiprtcGetProgramLogSize,
             nvrtcGetProgramLog: hiprtc.hiprtcGetProgramLog,
             nvrtcDestroyProgram: hiprtc.hiprtcDestroyProgram,
@@ -69,7 +70,7 @@ impl Compiler {
         Ok(Self { functions, call: "hiprtcCompileProgram" })
     }
 
-    /// Code for `options`: PTX, with the zero that ends it, or a code object.
+    /// Code for `options`: a cubin or a code object.
     pub(crate) fn compile(&self, source: &CStr, options: &[CString]) -> Result<Vec<u8>, DeviceError> {
         let functions = &self.functions;
         let mut program = null_mut();
@@ -137,11 +138,11 @@ impl Program<'_> {
     fn code(&self, compiler: &Compiler) -> Result<Vec<u8>, DeviceError> {
         let mut bytes = 0;
         // SAFETY: the program lives, and the pointer is to a local.
-        let code = unsafe { (self.functions.nvrtcGetPTXSize)(self.raw, &mut bytes) };
+        let code = unsafe { (self.functions.nvrtcGetCUBINSize)(self.raw, &mut bytes) };
         compiler.check(code, String::new)?;
         let mut image = vec![0_u8; bytes];
         // SAFETY: the code has that many bytes.
-        let code = unsafe { (self.functions.nvrtcGetPTX)(self.raw, image.as_mut_ptr().cast()) };
+        let code = unsafe { (self.functions.nvrtcGetCUBIN)(self.raw, image.as_mut_ptr().cast()) };
         compiler.check(code, String::new)?;
         Ok(image)
     }
@@ -186,7 +187,7 @@ mod tests {
     #[test]
     fn nvrtc_compiles_where_it_is() {
         let names = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
-        let architectures = ["--gpu-architecture=compute_80", "--gpu-architecture=compute_90"];
+        let architectures = ["--gpu-architecture=sm_80", "--gpu-architecture=sm_90"];
         try_out(Compiler::nvrtc(&names, None), &architectures);
     }
 

@@ -3,17 +3,18 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::device::DeviceError;
+use crate::device::{Backend, DeviceError};
 
 /// Low bits of a number: the slot. The bits above are a serial that the process never gives twice, so a number that was
 /// removed, or is another device's, is not found.
 const SLOT_BITS: u32 = 24;
 
-/// The next serial. 40 bits last for years of a million a second... of events that live at most a micro-batch.
+/// The next serial. 40 bits last for 34 years at a thousand a second.
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 /// Values by number. A slot is used again, so nothing is allocated once as many have lived together as ever will.
 pub(super) struct Handles<T> {
+    backend: Backend,
     kind: &'static str,
     slots: RwLock<Slots<T>>,
 }
@@ -24,8 +25,8 @@ struct Slots<T> {
 }
 
 impl<T> Handles<T> {
-    pub(super) fn new(kind: &'static str) -> Self {
-        Self { kind, slots: RwLock::new(Slots { all: Vec::new(), vacant: Vec::new() }) }
+    pub(super) fn new(backend: Backend, kind: &'static str) -> Self {
+        Self { backend, kind, slots: RwLock::new(Slots { all: Vec::new(), vacant: Vec::new() }) }
     }
 
     pub(super) fn insert(&self, value: T) -> Result<u64, DeviceError> {
@@ -34,7 +35,8 @@ impl<T> Handles<T> {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let number = serial << SLOT_BITS | slot as u64;
         if slot >> SLOT_BITS != 0 || number >> SLOT_BITS != serial {
-            return Err(DeviceError::NoSuchHandle { kind: self.kind, handle: number });
+            let what = "more streams or events than there are numbers for; keep them and use them again";
+            return Err(DeviceError::Unsupported { backend: self.backend, what });
         }
         let entry = (number, Some(Arc::new(value)));
         match slots.all.get_mut(slot) {
@@ -81,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_number_is_good_for_one_value_of_one_table() {
-        let (one, other) = (Handles::new("event"), Handles::new("event"));
+        let (one, other) = (Handles::new(Backend::Hip, "event"), Handles::new(Backend::Hip, "event"));
         let first = one.insert('a').unwrap();
         assert_eq!(*one.find(first).unwrap(), 'a');
         let foreign = other.insert('x').unwrap();

@@ -20,19 +20,18 @@ pub enum Kernels {
     File(PathBuf),
 }
 
-/// The kernels, once they are needed.
+/// The kernels, once they are needed. They stay loaded: a cast may be under way when the device is dropped, and they end
+/// with the library's context.
 pub(super) struct Module<A: Api> {
     api: Arc<A>,
     kernels: Kernels,
-    loaded: OnceLock<Loaded>,
+    loaded: OnceLock<Functions>,
     /// Held while they are loaded; a failure is tried again at the next cast.
     loading: Mutex<()>,
 }
 
-struct Loaded {
-    module: Raw,
-    functions: Vec<(&'static str, Raw)>,
-}
+/// The kernels by name.
+type Functions = Vec<(&'static str, Raw)>;
 
 impl<A: Api> Module<A> {
     pub(super) fn new(api: Arc<A>, kernels: Kernels) -> Self {
@@ -69,7 +68,7 @@ impl<A: Api> Module<A> {
             Some(loaded) => loaded,
             None => self.load()?,
         };
-        let found = loaded.functions.iter().find(|(known, _)| *known == name);
+        let found = loaded.iter().find(|(known, _)| *known == name);
         found.map(|(_, function)| *function).ok_or_else(|| DeviceError::Absent {
             backend: A::BACKEND,
             library: name,
@@ -77,7 +76,7 @@ impl<A: Api> Module<A> {
         })
     }
 
-    fn load(&self) -> Result<&Loaded, DeviceError> {
+    fn load(&self) -> Result<&Functions, DeviceError> {
         let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(loaded) = self.loaded.get() {
             return Ok(loaded);
@@ -91,7 +90,7 @@ impl<A: Api> Module<A> {
             unsafe { self.api.function(module, &terminated) }.map(|function| (name, function))
         });
         match functions.collect::<Result<Vec<_>, _>>() {
-            Ok(functions) => Ok(self.loaded.get_or_init(|| Loaded { module, functions })),
+            Ok(functions) => Ok(self.loaded.get_or_init(|| functions)),
             Err(error) => {
                 // SAFETY: loaded just now, and not used.
                 unsafe { self.api.unload(module) };
@@ -112,17 +111,6 @@ impl<A: Api> Module<A> {
                 image.push(0);
                 Ok(image)
             }
-        }
-    }
-}
-
-impl<A: Api> Drop for Module<A> {
-    fn drop(&mut self) {
-        if let Some(loaded) = self.loaded.get()
-            && let Ok(_current) = self.api.enter()
-        {
-            // SAFETY: loaded here. Who drops a device has no work of it under way.
-            unsafe { self.api.unload(loaded.module) };
         }
     }
 }
