@@ -1,28 +1,19 @@
 //! `bagualu plan --advise`: what is advised fits, as `bagualu plan` itself finds with the advised flags.
 
+mod common;
+
 use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bagualu"));
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    command.arg("plan").args(arguments).current_dir(examples);
-    command
-}
-
 fn run(arguments: &[&str]) -> Output {
-    command(arguments).output().expect("the command runs")
+    common::run("plan", arguments)
 }
 
 /// The answer, whatever the verdict.
 fn plan(arguments: &[&str]) -> Value {
-    let output = run(&[arguments, &["--json"]].concat());
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{arguments:?}: {message}");
-    serde_json::from_slice(&output.stdout).expect("one JSON document")
+    common::json("plan", arguments, &[0, 3])
 }
 
 fn advice(arguments: &[&str]) -> Value {
@@ -253,7 +244,7 @@ fn where_nothing_is_found_it_is_said() {
 fn a_script_on_standard_input_is_advised_on_like_a_file() {
     let arguments = ["--load", "1", "--memory", "20", "--advise", "--json"];
     let script = include_bytes!("../../examples/glm-423b.sh");
-    let mut child = command(&[&["-"], &arguments[..]].concat())
+    let mut child = common::process("plan", &[&["-"], &arguments[..]].concat())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -1,37 +1,26 @@
 //! The `bagualu plan --diff` process: the settings that differ, and what they change.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod common;
 
+use std::path::PathBuf;
+use std::process::Output;
+
+use common::{list, text};
 use serde_json::{Value, json};
 
 fn plan(arguments: &[&str]) -> Output {
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    Command::new(env!("CARGO_BIN_EXE_bagualu"))
-        .arg("plan")
-        .args(arguments)
-        .current_dir(examples)
-        .output()
-        .expect("the command runs")
+    common::run("plan", arguments)
 }
 
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).expect("UTF-8")
-}
-
+/// The answer, whatever the verdict.
 fn answer(arguments: &[&str]) -> Value {
-    let output = plan(&[arguments, &["--json"]].concat());
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
+    common::json("plan", arguments, &[0, 3])
 }
 
 fn diff(a: &str, b: &str, more: &[&str]) -> Value {
     let arguments = [&["--diff", a, b], more].concat();
     assert_eq!(plan(&arguments).status.code(), Some(0), "{arguments:?}");
     answer(&arguments)
-}
-
-fn list<'v>(value: &'v Value, field: &str) -> &'v [Value] {
-    value[field].as_array().unwrap_or_else(|| panic!("no {field} in {value}"))
 }
 
 /// Launch scripts in a directory that goes with them.
@@ -278,11 +267,8 @@ fn an_error_names_which_of_the_two() {
         ("glm-423b.sh", "glm-9", ["--diff B (glm-9)", "or a preset: glm-188b-a20b"]),
         ("glm-423b.sh", "../examples", ["--diff B (../examples)", "cannot be read"]),
     ] {
-        let output = plan(&["--diff", a, b]);
-        let message = text(&output.stderr);
-        assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""));
+        let message = common::refused("plan", &["--diff", a, b]);
         assert!(words.iter().all(|word| message.contains(word)), "{message:?} lacks {words:?}");
-        assert_eq!(message.lines().count(), 1, "{message}");
     }
     for arguments in
         [&["--diff", "glm-423b.sh"][..], &["glm-423b.sh", "--diff", "glm-423b.sh", "glm-423b.sh"]]

@@ -1,29 +1,19 @@
 //! The `bagualu explain` process: what it says is what the layer holds and costs.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::process::{Command, Output};
+mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Output;
+
+use common::{list, text};
 use serde_json::Value;
 
 fn run(arguments: &[&str]) -> Output {
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    Command::new(env!("CARGO_BIN_EXE_bagualu"))
-        .arg("explain")
-        .args(arguments)
-        .current_dir(examples)
-        .output()
-        .expect("the command runs")
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).expect("UTF-8")
+    common::run("explain", arguments)
 }
 
 fn json(arguments: &[&str]) -> Value {
-    let output = run(&[arguments, &["--json"]].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON document")
+    common::json("explain", arguments, &[0])
 }
 
 const GLM: [&str; 2] = ["--model", "glm-423b-a30b"];
@@ -34,10 +24,6 @@ fn glm(arguments: &[&str]) -> Value {
 
 fn number(value: &Value, field: &str) -> i64 {
     value[field].as_i64().unwrap_or_else(|| panic!("no {field} in {value}"))
-}
-
-fn list<'v>(value: &'v Value, field: &str) -> &'v [Value] {
-    value[field].as_array().unwrap_or_else(|| panic!("no {field} in {value}"))
 }
 
 fn word<'v>(value: &'v Value, field: &str) -> &'v str {
@@ -252,8 +238,7 @@ fn what_is_reserved_for_work_is_said() {
     assert!(default.contains("for rows up to load 2.6 (--spike)."), "{default}");
     assert!(shown(&["--spike", "1.5"]).contains("(--spike)."));
     assert_ne!(shown(&["--spike", "1.5"]), default);
-    let narrow = run(&[&GLM[..], &["--spike", "1.5", "--json"]].concat());
-    let answer: Value = serde_json::from_slice(&narrow.stdout).expect("one JSON document");
+    let answer = glm(&["--spike", "1.5"]);
     assert_eq!(answer["spike"], 1.5);
     assert!(answer["work_bytes"].as_u64() > Some(0));
 }
@@ -263,12 +248,7 @@ fn the_micro_batch_of_the_peak_meets_the_plan_s_peak() {
     // Without interleaving the rank has one chunk, so its peak is the rank's.
     let arguments = [&GLM[..], &["--num-virtual-stages-per-pipeline-rank", "1", "--load", "1.2"]].concat();
     let answer = json(&arguments);
-    let plan = Command::new(env!("CARGO_BIN_EXE_bagualu"))
-        .arg("plan")
-        .args([&arguments[..], &["--json"]].concat())
-        .output()
-        .expect("the command runs");
-    let plan: Value = serde_json::from_slice(&plan.stdout).expect("JSON");
+    let plan = common::json("plan", &arguments, &[0, 3]);
     assert_eq!(answer["fullest_bytes"], plan["ranks"][0]["loads"][0]["peak_bytes"]);
     assert_eq!(answer["at_peak"], true);
     // The same unit, asked for.
@@ -359,14 +339,9 @@ fn bad_input_is_one_line_with_field_value_and_fix() {
         ),
         (&["--load", "65"], ["--load: 65.0 is no load", "at most 64.0"]),
     ] {
-        let output = run(&[&GLM[..], arguments].concat());
-        let message = text(&output.stderr);
-        assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{arguments:?}");
+        let message = common::refused("explain", &[&GLM[..], arguments].concat());
         assert!(words.iter().all(|word| message.contains(word)), "{message:?} lacks {words:?}");
-        assert_eq!(message.lines().count(), 1, "{message}");
     }
-    let output = run(&[&GLM[..], &["--memory", "20", "--json"]].concat());
-    assert_eq!(output.status.code(), Some(3));
-    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let answer = common::json("explain", &[&GLM[..], &["--memory", "20"]].concat(), &[3]);
     assert_eq!(number(&answer["infeasible"], "needed_bytes"), 21_755_748_352);
 }

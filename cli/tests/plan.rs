@@ -1,37 +1,22 @@
 //! The `bagualu plan` process: answers, exit statuses, and the input it shares with other commands.
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod common;
 
+use std::process::Output;
+
+use common::text;
 use serde_json::Value;
 
 fn run(arguments: &[&str]) -> Output {
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    Command::new(env!("CARGO_BIN_EXE_bagualu"))
-        .arg("plan")
-        .args(arguments)
-        .current_dir(examples)
-        .output()
-        .expect("the command runs")
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).expect("UTF-8")
+    common::run("plan", arguments)
 }
 
 fn json(arguments: &[&str], status: i32) -> Value {
-    let output = run(&[arguments, &["--json"]].concat());
-    assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON document")
+    common::json("plan", arguments, &[status])
 }
 
-/// One line on standard error, nothing on standard output, status 2.
 fn refused(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{arguments:?}");
-    let message = text(&output.stderr).to_owned();
-    assert_eq!(message.lines().count(), 1, "{message}");
-    message
+    common::refused("plan", arguments)
 }
 
 #[test]

@@ -1,19 +1,11 @@
 //! Answers that practitioners found to be right, from the command itself.
 
-use std::process::Command;
+mod common;
 
 use serde_json::Value;
 
 fn answer(command: &str, arguments: &[&str], status: i32) -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_bagualu"))
-        .arg(command)
-        .args(arguments)
-        .arg("--json")
-        .output()
-        .expect("the command runs");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {error}");
-    serde_json::from_slice(&output.stdout).expect("one JSON document")
+    common::json(command, arguments, &[status])
 }
 
 /// GiB, rounded up.

@@ -18,19 +18,25 @@ struct Bounds {
 impl Bounds {
     /// Dense models and those with experts, whose loads are not published; small and large ones.
     fn of(run: &MegatronRun) -> Self {
-        let activations = match (run.flags.contains("--num-experts"), run.activations() > LARGE_ACTIVATIONS) {
+        let experts = run.flags.contains("--num-experts");
+        let activations = match (experts, run.activations() > LARGE_ACTIVATIONS) {
             (true, _) => 75,
             (false, true) => 30,
             (false, false) => 45,
         };
-        Self { activations, peak: if run.is_large() { 80 } else { 245 } }
+        let peak = match (run.is_large(), experts) {
+            (true, _) => 80,
+            (false, true) => 60,
+            (false, false) => 20,
+        };
+        Self { activations, peak }
     }
 }
 
 /// Activations from which on those of dense models are within 3 %.
 const LARGE_ACTIVATIONS: u64 = 1_200 << 20;
-/// What libraries allocate in a run of less than [`MegatronRun::LARGE`]: it is in the device's margin.
-const LIBRARIES: u64 = 300 << 20;
+/// What a run of less than [`MegatronRun::LARGE`] has allocated between iterations beside what is modelled.
+const BESIDE: u64 = 70 << 20;
 
 /// Megatron-LM's own runs on eight H100: peak of the last pipeline rank, and what of it is allocated between
 /// iterations.
@@ -53,8 +59,8 @@ fn runs_of_megatrons_test_suite() {
         if !run.nodes_known {
             continue;
         }
-        let libraries = run.allocated_bytes.checked_sub(rank.fixed).expect("no less than is modelled");
-        assert!(run.is_large() || libraries <= LIBRARIES, "{}: {} MiB", run.run, libraries >> 20);
+        let beside = run.allocated_bytes.checked_sub(rank.fixed).expect("no less than is modelled");
+        assert!(run.is_large() || beside <= BESIDE, "{}: {} MiB", run.run, beside >> 20);
         assert!(peak.permille().abs() <= bounds.peak, "{}: {}", run.run, peak.permille());
         let counted = &mut beyond[usize::from(run.is_large())];
         *counted = (counted.0 + usize::from(peak.permille().abs() > 100), counted.1 + 1);
@@ -182,7 +188,7 @@ fn fourteen_layers_of_deepseek_v3() {
     let saved =
         Compared { measured: none.measured - full.measured, predicted: none.predicted - full.predicted };
     rows.add(&["full recomputation saves"], &[&saved]);
-    assert!(saved.permille().abs() <= 60, "saved: {}", saved.permille());
+    assert!(saved.permille().abs() <= 70, "saved: {}", saved.permille());
     rows.are_documented();
 }
 
@@ -199,7 +205,7 @@ fn qwen3_30b_a3b_on_sixteen_devices() {
     ] {
         let peak = Compared { measured, predicted: Planned::script(QWEN3_30B, setting).peak() };
         rows.add(&[what], &[&peak]);
-        assert!(peak.permille().abs() <= 25, "{what}: {}", peak.permille());
+        assert!(peak.permille().abs() <= 30, "{what}: {}", peak.permille());
     }
     rows.are_documented();
 }

@@ -1,37 +1,29 @@
 //! The formats of a file, through the command.
 
+mod common;
+
 use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
+use common::text;
 use serde_json::Value;
 
 fn run(arguments: &[&str], input: Option<&str>) -> Output {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let input =
         input.map_or_else(Stdio::null, |file| File::open(examples.join(file)).expect("a file").into());
-    Command::new(env!("CARGO_BIN_EXE_bagualu"))
-        .arg("plan")
-        .args(arguments)
-        .current_dir(examples)
-        .stdin(input)
-        .output()
-        .expect("the command runs")
+    common::process("plan", arguments).stdin(input).output().expect("the command runs")
 }
 
 fn json(arguments: &[&str], input: Option<&str>) -> Value {
     let output = run(&[arguments, &["--json"]].concat(), input);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("one JSON document")
 }
 
-/// One line on standard error, status 2.
 fn refused(arguments: &[&str]) -> String {
-    let output = run(arguments, None);
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{arguments:?}");
-    let message = String::from_utf8(output.stderr).expect("UTF-8");
-    assert_eq!(message.lines().count(), 1, "{message}");
-    message
+    common::refused("plan", arguments)
 }
 
 const RUN: [&str; 11] = [

@@ -30,12 +30,12 @@ pub use config::{
     Activation, Attention, Capacity, Loss, Mla, ModelConfig, MoeConfig, MoeLayers, Norm, PermuteIndices,
     Rotary, RouterInput,
 };
-pub use device::{DEVICES, Device, DeviceFileError, MAX_DEVICE_FILE};
+pub use device::{DEVICES, Device, DeviceFileError, MAX_DEVICE_FILE, Workspaces};
 pub use error::ModelError;
 pub use layer::LayerType;
 pub use layout::{Layout, StageLayout};
 pub use model::{LayerRef, Model, Stage};
-pub use parallel::{Fp8, Fp8Recipe, GradientType, Optimizer, Parallelism, Precision, RowPadding};
+pub use parallel::{Fp8, Fp8Recipe, GradientType, Libraries, Optimizer, Parallelism, Precision, RowPadding};
 pub use params::{ParameterCount, Parameters};
 pub use preset::{MODELS, Preset};
 pub use static_bytes::StaticBytes;

@@ -5,9 +5,12 @@ use std::ops::Range;
 use bagualu_core::cost::CostError;
 use bagualu_core::schedule::Pipeline;
 
+use crate::device::MatrixProducts;
 use crate::params::{Parameters, Share};
 use crate::shape::{Rates, Shape};
-use crate::{Device, LayerType, ModelConfig, ModelError, Parallelism, StageLayout, StaticBytes};
+use crate::{
+    Attention, Device, LayerType, Libraries, ModelConfig, ModelError, Parallelism, StageLayout, StaticBytes,
+};
 
 /// One layer of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,8 +73,13 @@ impl Model {
         let mut kinds = Kinds { shape: &shape, rates: &rates, types: Vec::new() };
         let layouts = parallelism.stage_layouts(config)?;
         let stages = (0..parallelism.pp)
-            .map(|rank| stage(rank, config, parallelism, device, &layouts, &mut kinds))
-            .collect::<Result<_, _>>()?;
+            .map(|rank| {
+                let mut stage = stage(rank, config, parallelism, device, &layouts, &mut kinds)?;
+                let products = products(&stage.chunks, &kinds.types, config, parallelism.libraries);
+                stage.static_bytes.workspaces = device.workspaces.bytes(products);
+                Ok(stage)
+            })
+            .collect::<Result<_, ModelError>>()?;
         let (balanced_rows, most_rows) = match &shape.moe {
             Some(moe) => moe.rows()?,
             None => (0, 0),
@@ -256,6 +264,27 @@ fn stage(
     }
     let parameters = Parameters::new(config, shape, &share)?;
     let weights = if device.transformer_engine { share.weights(config, shape) } else { 0 };
-    let static_bytes = StaticBytes::new(&parameters, parallelism, shape, weights, message)?;
+    let layers = chunks.iter().flatten().any(|layer| layer.number.is_some());
+    // Megatron's `dot_product_attention.py` multiplies into a buffer that stays.
+    let keeps_scores =
+        layers && !parallelism.libraries.transformer_engine && config.attention == Attention::Unfused;
+    let scores = if keeps_scores { shape.scores() } else { 0 };
+    let static_bytes = StaticBytes::new(&parameters, parallelism, shape, weights, message, scores)?;
     Ok(Stage { rank, chunks, parameters, static_bytes })
+}
+
+/// Who runs the matrix products of a rank with these layers.
+fn products(
+    chunks: &[Vec<LayerRef>],
+    types: &[LayerType],
+    config: &ModelConfig,
+    libraries: Libraries,
+) -> MatrixProducts {
+    let any = |is: &dyn Fn(&LayerRef, &LayerType) -> bool| {
+        chunks.iter().flatten().any(|layer| is(layer, &types[layer.layer_type]))
+    };
+    let output = any(&|_, kind| matches!(kind.name, "output" | "head"));
+    let dense = any(&|layer, kind| layer.number.is_some() && !kind.routed);
+    let experts = any(&|_, kind| kind.routed);
+    MatrixProducts::new(config, libraries, output, dense, experts)
 }

@@ -72,6 +72,23 @@ impl Default for RowPadding {
     }
 }
 
+/// Which libraries run the layers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Libraries {
+    /// Transformer Engine (`--transformer-impl`), or Megatron's own layers: it fuses norms into the linear layer behind
+    /// them, so that they are no modules of their own.
+    pub transformer_engine: bool,
+    /// Whether the experts' linear layers are one kernel (`--moe-grouped-gemm`).
+    pub grouped_gemm: bool,
+}
+
+impl Default for Libraries {
+    /// Megatron's.
+    fn default() -> Self {
+        Self { transformer_engine: true, grouped_gemm: false }
+    }
+}
+
 /// What the optimizer keeps for each parameter, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Optimizer {
@@ -135,6 +152,8 @@ pub struct Parallelism {
     pub optimizer: Optimizer,
     /// Whether linear layers add to the gradient buffer themselves: not with `--no-gradient-accumulation-fusion`.
     pub fused_gradients: bool,
+    /// Which libraries run the layers.
+    pub libraries: Libraries,
     /// FP8 training (`--fp8-format`); `None`: linear layers run in [`Self::precision`].
     pub fp8: Option<Fp8>,
     /// Whether fc1's output is kept in FP8 for the activation's backward
@@ -168,6 +187,7 @@ impl Default for Parallelism {
             distributed_optimizer: false,
             optimizer: Optimizer::default(),
             fused_gradients: true,
+            libraries: Libraries::default(),
             fp8: None,
             fp8_activation_store: false,
             row_padding: RowPadding::default(),

@@ -205,6 +205,11 @@ impl Shape {
         self.e * self.t * self.h
     }
 
+    /// Bytes of the scores of unfused attention on this rank.
+    pub fn scores(&self) -> u128 {
+        self.e * self.heads * self.s * self.seq
+    }
+
     /// Bytes of a hidden state of all tokens of the micro-batch, as gathered for a linear layer.
     pub fn gathered(&self) -> u128 {
         self.e * self.s * self.h

@@ -21,8 +21,10 @@ pub struct StaticBytes {
     pub placeholders: u64,
     /// Optimizer state: main parameters (BF16 runs) and Adam's two moments.
     pub optimizer: u64,
-    /// Pipeline messages on their way.
+    /// Pipeline messages on their way, and what Megatron's own attention keeps room for its scores in.
     pub buffers: u64,
+    /// Workspaces of libraries ([`Workspaces`](crate::Workspaces)), where the device's sizes are known.
+    pub workspaces: u64,
     /// Host bytes of the optimizer state that is kept there, with the copy of the gradients that it is stepped
     /// with. No part of the device's.
     pub optimizer_host: u64,
@@ -31,19 +33,31 @@ pub struct StaticBytes {
 impl StaticBytes {
     /// All parts on the device.
     pub fn total(&self) -> u64 {
-        let parts =
-            [self.weights, self.fp8_weights, self.gradients, self.placeholders, self.optimizer, self.buffers];
-        parts.into_iter().fold(0, u64::saturating_add)
+        let Self {
+            weights,
+            fp8_weights,
+            gradients,
+            placeholders,
+            optimizer,
+            buffers,
+            workspaces,
+            optimizer_host: _,
+        } = *self;
+        [weights, fp8_weights, gradients, placeholders, optimizer, buffers, workspaces]
+            .into_iter()
+            .fold(0, u64::saturating_add)
     }
 
-    /// Static bytes of a rank that holds `parameters`, whose linear layers' weights have so many elements if each
-    /// shape counts once, and whose largest message has so many hidden states.
+    /// Static bytes, workspaces aside, of a rank that holds `parameters`, whose linear layers' weights have so many
+    /// elements if each shape counts once, whose largest message has so many hidden states, and where Megatron's own
+    /// attention keeps so many bytes for scores.
     pub(crate) fn new(
         parameters: &Parameters,
         parallelism: &Parallelism,
         shape: &Shape,
         weights: u128,
         message: u128,
+        scores: u128,
     ) -> Result<Self, ModelError> {
         let all = u128::from(parameters.total());
         let linear = if parallelism.fp8.is_some() { parameters.linear() } else { 0 };
@@ -68,7 +82,8 @@ impl StaticBytes {
             gradients: fit("gradients", gradient * all)?,
             placeholders: fit("placeholders of gradients", shape.e.saturating_mul(placeholders))?,
             optimizer: fit("optimizer state", optimizer)?,
-            buffers: fit("buffers", messages * message * shape.hidden())?,
+            buffers: fit("buffers", messages * message * shape.hidden() + scores)?,
+            workspaces: 0,
             optimizer_host: fit("optimizer state on the host", optimizer_host)?,
         })
     }
@@ -131,7 +146,7 @@ mod tests {
         let preset = crate::Preset::named("mixtral-8x7b", None).expect("a preset");
         let shape = Shape::new(&preset.config, &parallelism);
         let parameters = Parameters { attention: 1_000, norms: 100, ..Parameters::default() };
-        StaticBytes::new(&parameters, &parallelism, &shape, 300, 1).expect("fits")
+        StaticBytes::new(&parameters, &parallelism, &shape, 300, 1, 0).expect("fits")
     }
 
     #[test]

@@ -7,8 +7,8 @@ use bagualu_model::settings::{
     ActivationSettings, Configured, Method, Offload, OffloadModule, Recompute, RecomputeModule,
 };
 use bagualu_model::{
-    Capacity, Device, Fp8, Fp8Recipe, LayerType, MODELS, Mla, Model, ModelConfig, MoeLayers, Parallelism,
-    Preset,
+    Capacity, Device, Fp8, Fp8Recipe, LayerType, Libraries, MODELS, Mla, Model, ModelConfig, MoeLayers,
+    Parallelism, Preset,
 };
 use common::{alone, build, small};
 
@@ -41,6 +41,13 @@ fn full(method: Method, layers: u32) -> ActivationSettings {
 fn offload(modules: &[OffloadModule]) -> ActivationSettings {
     let offload = Offload { modules: modules.to_vec(), least_elements: 0, ..Offload::default() };
     ActivationSettings { offload: Some(offload), ..ActivationSettings::default() }
+}
+
+const LOCAL: Libraries = Libraries { transformer_engine: false, grouped_gemm: false };
+
+/// `model` in Megatron's own layers.
+fn local(model: &Model) -> Model {
+    build(&model.config, &Parallelism { libraries: LOCAL, ..model.parallelism.clone() })
 }
 
 /// Bytes that `settings` hold less than nothing does.
@@ -101,8 +108,11 @@ fn each_module_saves_what_its_formula_says() {
     for (modules, bytes) in cases {
         assert_eq!(saving(&model, &selective(modules)), bytes, "{modules:?}");
     }
-    let local = ActivationSettings { transformer_engine: false, ..selective(&[Layernorm]) };
-    assert_eq!(saving(&model, &local), 2 * (2 * t * h + 4 * t), "both norms are modules");
+    assert_eq!(
+        saving(&local(&model), &selective(&[Layernorm])),
+        2 * (2 * t * h + 4 * t),
+        "both norms are modules"
+    );
 }
 
 #[test]
@@ -130,8 +140,7 @@ fn the_dense_mlp_is_recomputed_with_the_norm_that_is_fused_into_it() {
     let (t, h, f) = (64, 32, 48);
     let mlp = selective(&[RecomputeModule::Mlp]);
     assert_eq!(saving(&model, &mlp), 6 * t * f + 2 * t * h + 4 * t);
-    let local = ActivationSettings { transformer_engine: false, ..mlp };
-    assert_eq!(saving(&model, &local), 6 * t * f, "the checkpoint keeps the norm's output, its input");
+    assert_eq!(saving(&local(&model), &mlp), 6 * t * f, "the checkpoint keeps the norm's output, its input");
     assert_eq!(saving(&model, &selective(&[RecomputeModule::Moe])), 0, "no layer has experts");
 }
 
@@ -150,8 +159,7 @@ fn the_up_projection_of_latents_is_recomputed_from_them() {
     let settings = selective(&[RecomputeModule::MlaUpProj]);
     let norms = 2 * t * (24 + 16) + 2 * 4 * t;
     assert_eq!(saving(&model, &settings), qkv + norms, "the norms are fused into it");
-    let local = ActivationSettings { transformer_engine: false, ..settings };
-    assert_eq!(saving(&model, &local), qkv, "the latents' norms are outside");
+    assert_eq!(saving(&local(&model), &settings), qkv, "the latents' norms are outside");
     // Beside latents the norm before attention is a module with Transformer Engine too.
     let norms = 2 * (2 * t * 32 + 4 * t);
     assert_eq!(saving(&model, &selective(&[RecomputeModule::Layernorm])), norms);
@@ -481,8 +489,8 @@ fn megatrons_rules_are_errors_that_name_them() {
     let recompute = Recompute::Full { method: Method::Uniform, layers: 1 };
     refused(&ActivationSettings { recompute, ..offload(&[CoreAttn]) }, &parallelism, &["full recomputation"]);
     refused(
-        &ActivationSettings { transformer_engine: false, ..offload(&[CoreAttn]) },
-        &parallelism,
+        &offload(&[CoreAttn]),
+        &Parallelism { libraries: LOCAL, ..parallelism.clone() },
         &["transformer_impl"],
     );
 }

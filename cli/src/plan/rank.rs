@@ -290,14 +290,23 @@ fn price(
 
 /// The first static part that passes the device's memory.
 fn static_shortage(model: &Model, stage: &Stage) -> Option<Shortage> {
-    let StaticBytes { weights, fp8_weights, gradients, placeholders, optimizer, buffers, optimizer_host } =
-        stage.static_bytes;
+    let StaticBytes {
+        weights,
+        fp8_weights,
+        gradients,
+        placeholders,
+        optimizer,
+        buffers,
+        workspaces,
+        optimizer_host,
+    } = stage.static_bytes;
     if optimizer_host > model.device.host_bytes {
         let available = model.device.host_bytes;
         return Some(Shortage { part: "optimizer_host", needed: optimizer_host, available });
     }
     let weights = weights.saturating_add(fp8_weights);
     let gradients = gradients.saturating_add(placeholders);
+    let buffers = buffers.saturating_add(workspaces);
     let available = model.device.memory_bytes.saturating_sub(model.device.margin_bytes);
     let mut sum = 0u64;
     for (part, bytes) in

@@ -94,6 +94,7 @@ struct Static {
     placeholders: u64,
     optimizer: u64,
     buffers: u64,
+    workspaces: u64,
 }
 
 #[derive(Serialize)]
@@ -222,6 +223,7 @@ fn rank_report<'a>(plan: &'a Plan, rank: &'a RankPlan) -> Rank<'a> {
             placeholders: bytes.placeholders,
             optimizer: bytes.optimizer,
             buffers: bytes.buffers,
+            workspaces: bytes.workspaces,
         },
         optimizer_host_bytes: bytes.optimizer_host,
         device_bytes: rank.device_bytes,

@@ -98,7 +98,7 @@ fn statics(plan: &Plan) -> String {
             bytes(parts.weights.saturating_add(parts.fp8_weights)),
             bytes(parts.gradients.saturating_add(parts.placeholders)),
             bytes(parts.optimizer),
-            bytes(parts.buffers),
+            bytes(parts.buffers.saturating_add(parts.workspaces)),
             bytes(rank.device_bytes),
             rank.in_flight.to_string(),
             bytes(rank.floor_bytes),
@@ -119,13 +119,15 @@ fn provisioned(rank: &RankPlan, what: impl Fn(&Provision) -> String) -> String {
     rank.provision.as_ref().map_or("-".to_owned(), what)
 }
 
-/// What the columns do not show: FP8 weights, gradients that nobody reads, and what the optimizer keeps on the host.
+/// What the columns do not show: FP8 weights, gradients that nobody reads, workspaces, and what the optimizer keeps on
+/// the host.
 fn beside(plan: &Plan) -> String {
     let most = |part: fn(&StaticBytes) -> u64| plan.ranks.iter().map(|rank| part(&rank.static_bytes)).max();
     let mut text = String::new();
     for (what, most) in [
         ("FP8 weights, among the weights", most(|parts| parts.fp8_weights)),
         ("Placeholders, among the gradients", most(|parts| parts.placeholders)),
+        ("Library workspaces, among the buffers", most(|parts| parts.workspaces)),
         ("Optimizer on the host", most(|parts| parts.optimizer_host)),
     ] {
         if let Some(most @ 1..) = most {

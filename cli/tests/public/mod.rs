@@ -27,7 +27,7 @@ pub struct MegatronRun {
 }
 
 impl MegatronRun {
-    /// Bytes of a peak from which on what libraries allocate weighs little.
+    /// Bytes of a peak from which on what is allocated beside what is modelled weighs little.
     const LARGE: u64 = 4 << 30;
 
     /// Bytes at the peak that are gone between iterations.
@@ -35,7 +35,7 @@ impl MegatronRun {
         self.peak_bytes - self.allocated_bytes
     }
 
-    /// Whether the workspaces of libraries weigh little.
+    /// Whether what is not modelled weighs little.
     pub fn is_large(&self) -> bool {
         self.peak_bytes > Self::LARGE
     }

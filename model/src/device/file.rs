@@ -98,9 +98,11 @@ const FLOPS: Kind = Kind {
 /// A field that holds a quantity: its name, its kind, its place in a device.
 type Field = (&'static str, &'static Kind, fn(&mut Device) -> &mut u64);
 
-const FIELDS: [Field; 11] = [
+const FIELDS: [Field; 13] = [
     ("memory", &MEMORY, |device| &mut device.memory_bytes),
     ("margin", &SIZE, |device| &mut device.margin_bytes),
+    ("torch_workspace", &SIZE, |device| &mut device.workspaces.torch_bytes),
+    ("te_workspace", &SIZE, |device| &mut device.workspaces.transformer_engine_bytes),
     ("host", &SIZE, |device| &mut device.host_bytes),
     ("bf16", &FLOPS, |device| &mut device.bf16_flops),
     ("fp8", &FLOPS, |device| &mut device.fp8_flops),

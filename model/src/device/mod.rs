@@ -10,9 +10,12 @@ use crate::assumptions::{COPY_NS, LAUNCH_NS, MEMORY_PERMILLE};
 
 mod file;
 mod presets;
+mod workspace;
 
 pub use file::{DeviceFileError, MAX_DEVICE_FILE};
 pub use presets::DEVICES;
+pub(crate) use workspace::MatrixProducts;
+pub use workspace::Workspaces;
 
 /// A device and the node around it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,11 +24,14 @@ pub struct Device {
     pub name: Cow<'static, str>,
     /// Device memory, bytes.
     pub memory_bytes: u64,
-    /// Memory set aside for fragmentation, context and workspace, bytes.
+    /// Memory set aside for what is not counted, bytes: the driver's context, buffers of NCCL, fragmentation, and
+    /// workspaces whose size is not known.
     pub margin_bytes: u64,
     /// Whether NVIDIA's Transformer Engine runs on it. What a port of it keeps for itself is not known, and has room in
     /// the margin.
     pub transformer_engine: bool,
+    /// Workspaces of libraries: counted as static bytes, no part of the margin.
+    pub workspaces: Workspaces,
     /// Pinned host memory for offloading, bytes for each device.
     pub host_bytes: u64,
     /// Peak BF16 rate, FLOP/s.

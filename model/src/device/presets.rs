@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::Device;
+use super::{Device, Workspaces};
 
 const GIB: u64 = 1 << 30;
 const GB_PER_S: u64 = 1_000_000_000;
@@ -17,6 +17,7 @@ const H100: Device = Device {
     memory_bytes: 81_559 << 20,
     margin_bytes: 5 * GIB,
     transformer_engine: true,
+    workspaces: Workspaces::HOPPER,
     host_bytes: 192 * GIB,
     bf16_flops: 989 * TFLOPS,
     fp8_flops: 1_979 * TFLOPS,
@@ -39,6 +40,7 @@ pub const DEVICES: [Device; 7] = [
         memory_bytes: 64 * GIB,
         margin_bytes: 4 * GIB,
         transformer_engine: false,
+        workspaces: Workspaces::NONE,
         host_bytes: 96 * GIB,
         bf16_flops: 480 * TFLOPS,
         fp8_flops: 0,
@@ -57,6 +59,7 @@ pub const DEVICES: [Device; 7] = [
     Device {
         name: Cow::Borrowed("a100-80g"),
         memory_bytes: 81_920 << 20,
+        workspaces: Workspaces::AMPERE,
         bf16_flops: 312 * TFLOPS,
         fp8_flops: 0,
         fp32_flops: 156 * TFLOPS,

@@ -104,7 +104,7 @@ fn flash(b: &mut Builder<'_>, qkv: &[usize]) -> usize {
 fn unfused(b: &mut Builder<'_>, qkv: &[usize]) -> usize {
     let shape = b.shape;
     let products = shape.heads * shape.s * shape.seq;
-    let scores = fixed(shape.e * products);
+    let scores = fixed(shape.scores());
     let probabilities = b.tensor("attn_probs", scores, Holds::Activations);
     let output = b.tensor("attn_out", fixed(shape.e * shape.s * shape.context), Holds::Activations);
     // Both products run in full: the mask is added to the scores.

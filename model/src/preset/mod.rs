@@ -5,7 +5,7 @@ mod table_ii;
 
 use crate::assumptions::VOCAB_MULTIPLE;
 use crate::{
-    Activation, Attention, Loss, ModelConfig, ModelError, MoeConfig, MoeLayers, Norm, Parallelism,
+    Activation, Attention, Libraries, Loss, ModelConfig, ModelError, MoeConfig, MoeLayers, Norm, Parallelism,
     PermuteIndices, Rotary, RouterInput,
 };
 
@@ -76,6 +76,9 @@ impl Parallelism {
         self.global_batch = micro_batches.saturating_mul(self.micro_batch).saturating_mul(self.dp());
     }
 }
+
+/// All presets have experts.
+const GROUPED: Libraries = Libraries { transformer_engine: true, grouped_gemm: true };
 
 fn moe(experts: u64, top_k: u64, ffn: u64) -> MoeConfig {
     MoeConfig {

@@ -1,6 +1,6 @@
 //! Public models: shapes from their `config.json`, parallelism as published or, where a comment says so, ours.
 
-use super::{Preset, decoder, moe};
+use super::{GROUPED, Preset, decoder, moe};
 use crate::{Layout, Mla, ModelConfig, MoeConfig, MoeLayers, Parallelism};
 
 /// A public model.
@@ -230,6 +230,7 @@ impl Run {
             chunks: self.chunks,
             group_size: self.pp,
             distributed_optimizer: true,
+            libraries: GROUPED,
             layout: match self.split {
                 Split::Even => Layout::default(),
                 Split::Counted => Layout::Even { embedding: true, loss: true },

@@ -1,6 +1,6 @@
 //! The models of the paper's Table II.
 
-use super::{Preset, decoder, moe};
+use super::{GROUPED, Preset, decoder, moe};
 use crate::{ModelConfig, MoeConfig, Parallelism};
 
 /// A row of Table II.
@@ -70,6 +70,7 @@ fn glm(row: &Row) -> Preset {
         group_size: row.pp,
         global_batch: dp * GLM_MICRO_BATCHES,
         distributed_optimizer: true,
+        libraries: GROUPED,
         ..Parallelism::default()
     };
     Preset { config, parallelism }

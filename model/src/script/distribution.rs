@@ -3,7 +3,9 @@
 use super::ScriptError;
 use super::build::Reader;
 use crate::layout;
-use crate::{Fp8, Fp8Recipe, GradientType, Layout, ModelConfig, Optimizer, Parallelism, RowPadding};
+use crate::{
+    Fp8, Fp8Recipe, GradientType, Layout, Libraries, ModelConfig, Optimizer, Parallelism, RowPadding,
+};
 
 impl Reader<'_> {
     /// The distribution over `gpus` devices of a model with `layers` layers.
@@ -16,6 +18,7 @@ impl Reader<'_> {
         let pp = self.positive(PIPELINE, self.small(PIPELINE, 1)?)?;
         let micro_batch = self.positive("--micro-batch-size", self.needed("--micro-batch-size")?)?;
         let layout = self.layout()?;
+        let experts = self.or("--num-experts", 0)? > 0;
         let mut parallelism = Parallelism {
             gpus,
             tp,
@@ -35,17 +38,25 @@ impl Reader<'_> {
             distributed_optimizer: self.flags.switch("--use-distributed-optimizer"),
             optimizer: self.optimizer()?,
             fused_gradients: !self.flags.switch("--no-gradient-accumulation-fusion"),
+            libraries: self.libraries(experts)?,
             fp8: self.fp8()?,
             row_padding: self.row_padding()?,
             fp8_activation_store: self.flags.switch("--activation-func-fp8-input-store"),
             layout,
         };
-        let experts = self.or("--num-experts", 0)? > 0;
         parallelism.etp = self.or("--expert-tensor-parallel-size", if experts { tp } else { 1 })?;
         // Megatron's default is one micro-batch for each data-parallel rank.
         let one_each = micro_batch.saturating_mul(parallelism.dp().max(1));
         parallelism.global_batch = self.or("--global-batch-size", one_each)?;
         Ok(parallelism)
+    }
+
+    /// Which libraries run the layers.
+    fn libraries(&self, experts: bool) -> Result<Libraries, ScriptError> {
+        Ok(Libraries {
+            transformer_engine: self.text("--transformer-impl")? != Some("local"),
+            grouped_gemm: experts && self.flags.switch("--moe-grouped-gemm"),
+        })
     }
 
     /// V: from the layout, from the layers of a virtual stage, or given as it is.

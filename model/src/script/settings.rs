@@ -13,11 +13,7 @@ const OFFLOADED: &str = "--offload-modules";
 impl Reader<'_> {
     /// The settings that a plan replaces.
     pub fn settings(&self) -> Result<ActivationSettings, ScriptError> {
-        Ok(ActivationSettings {
-            recompute: self.recompute()?,
-            offload: self.offload()?,
-            transformer_engine: self.text("--transformer-impl")? != Some("local"),
-        })
+        Ok(ActivationSettings { recompute: self.recompute()?, offload: self.offload()? })
     }
 
     fn recompute(&self) -> Result<Recompute, ScriptError> {

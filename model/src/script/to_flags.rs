@@ -10,9 +10,15 @@ use crate::{
 /// router keep, have none.
 pub fn to_flags(config: &ModelConfig, parallelism: &Parallelism) -> Vec<String> {
     let mut flags = config_flags(config);
+    if !parallelism.libraries.grouped_gemm {
+        flags.retain(|flag| flag != GROUPED_GEMM);
+    }
     flags.append(&mut parallelism_flags(parallelism));
     flags
 }
+
+/// A model alone is taken to have its experts in one kernel.
+const GROUPED_GEMM: &str = "--moe-grouped-gemm";
 
 /// The flags of the shape alone.
 pub(crate) fn config_flags(config: &ModelConfig) -> Vec<String> {
@@ -91,6 +97,7 @@ fn experts(config: &ModelConfig, moe: &MoeConfig, list: &mut List) {
     list.switch("--moe-shared-expert-gate", moe.shared_gate);
     layer_frequency(config, list);
     list.value("--moe-token-dispatcher-type", "alltoall");
+    list.switch(GROUPED_GEMM, true);
     list.value("--moe-latent-size", moe.latent);
     if let Some(capacity) = moe.capacity {
         list.value("--moe-expert-capacity-factor", f64::from(capacity.factor_permille) / 1_000.0);
@@ -126,6 +133,9 @@ fn parallelism_flags(parallelism: &Parallelism) -> Vec<String> {
     list.switch("--activation-func-fp8-input-store", parallelism.fp8_activation_store);
     optimizer(parallelism, &mut list);
     list.switch("--no-gradient-accumulation-fusion", !parallelism.fused_gradients);
+    if !parallelism.libraries.transformer_engine {
+        list.value("--transformer-impl", "local");
+    }
     fp8(parallelism, &mut list);
     layout(parallelism, &mut list);
     list.0

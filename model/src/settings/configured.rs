@@ -49,17 +49,17 @@ impl Configured {
 /// What recomputation makes of each layer of a chunk.
 fn set_layers<'t>(
     settings: &ActivationSettings,
+    model: &Model,
     types: &'t [LayerType],
-    depth: u32,
     layers: &[LayerRef],
 ) -> Layers<'t> {
-    let units = units(settings, depth, layers);
+    let units = units(settings, model.config.layers, layers);
     let layers = layers.iter().enumerate().map(|(at, layer)| {
         let layer = &types[layer.layer_type];
         let unit = units.get(&at).cloned();
         let recomputed = match (&settings.recompute, &unit) {
             (Recompute::Selective(modules), _) => {
-                Recomputed::selective(layer, modules, settings.transformer_engine)
+                Recomputed::selective(layer, modules, model.parallelism.libraries.transformer_engine)
             }
             (_, Some(unit)) => Recomputed::full(layer, unit.start == at),
             _ => Recomputed::default(),
@@ -111,11 +111,8 @@ impl Iteration<'_> {
         let pipeline = model.pipeline(stage.rank);
         let steps = steps(&pipeline)?;
         let types = settings.layer_types(model);
-        let chunks: Vec<Layers<'_>> = stage
-            .chunks
-            .iter()
-            .map(|layers| set_layers(settings, &types, model.config.layers, layers))
-            .collect();
+        let chunks: Vec<Layers<'_>> =
+            stage.chunks.iter().map(|layers| set_layers(settings, model, &types, layers)).collect();
         let units = match &settings.offload {
             Some(offload) => {
                 let pipeline = &pipeline;

@@ -30,15 +30,12 @@ pub struct ActivationSettings {
     pub recompute: Recompute,
     /// Fine-grained offloading (`--fine-grained-activation-offloading`).
     pub offload: Option<Offload>,
-    /// Whether Transformer Engine runs the layers (`--transformer-impl`): it fuses norms into the linear
-    /// layer behind them, so that they are no modules of their own.
-    pub transformer_engine: bool,
 }
 
 impl Default for ActivationSettings {
     /// Everything is kept.
     fn default() -> Self {
-        Self { recompute: Recompute::None, offload: None, transformer_engine: true }
+        Self { recompute: Recompute::None, offload: None }
     }
 }
 
@@ -148,7 +145,7 @@ impl ActivationSettings {
             let (rule, fix) = ("Megatron asks for at least one", "give --offload-modules");
             return Err(unsupported("offload_modules", "empty", rule, fix));
         }
-        if !self.transformer_engine {
+        if !parallelism.libraries.transformer_engine {
             let rule = "fine-grained offloading needs Transformer Engine";
             return Err(unsupported("transformer_impl", "local", rule, "drop --transformer-impl local"));
         }

@@ -131,7 +131,7 @@ impl Chooser<'_> {
     fn groups(&self, layers: &Layers<'_>) -> Vec<Group> {
         let mut groups = Vec::new();
         for (at, Setting { layer, recomputed, .. }) in layers.iter().enumerate() {
-            let parts = Parts::new(layer, self.settings.transformer_engine);
+            let parts = Parts::new(layer, self.model.parallelism.libraries.transformer_engine);
             for &module in &self.offload.modules {
                 // Megatron opens no group around core attention that is recomputed.
                 let recomputed_whole =

@@ -1,7 +1,7 @@
 use bagualu_core::provision::ProvisionError;
 use bagualu_core::set::Set;
 
-use bagualu_model::{Device, Model, Preset};
+use bagualu_model::{Device, Model, Preset, Workspaces};
 
 use super::*;
 use crate::policy::Static;
@@ -20,6 +20,7 @@ fn model(memory_mib: u64) -> Model {
     parallelism.fused_gradients = false;
     let mut device = Device::named("h100-80g").expect("a device");
     device.memory_bytes = memory_mib << 20;
+    device.workspaces = Workspaces::NONE;
     Model::new(&preset.config, parallelism, &device).expect("a model")
 }
 

@@ -104,9 +104,6 @@ fn activation_flags(settings: &ActivationSettings) -> Flags {
         }
         flags.push(("--fine-grained-activation-offloading".to_owned(), Given::Switch(true)));
     }
-    if !settings.transformer_engine {
-        flags.push(("--transformer-impl".to_owned(), Given::Value("local".to_owned())));
-    }
     flags
 }
 
