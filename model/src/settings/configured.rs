@@ -311,11 +311,7 @@ mod tests {
             let parallelism = crate::Parallelism { overlap_ep: *overlap_ep, ..preset.parallelism.clone() };
             let model = Model::new(&preset.config, &parallelism, &device).expect("a model");
             for offload in offloads.iter().chain([&None]) {
-                let settings = ActivationSettings {
-                    recompute: recompute.clone(),
-                    offload: offload.clone(),
-                    ..ActivationSettings::default()
-                };
+                let settings = ActivationSettings { recompute: recompute.clone(), offload: offload.clone() };
                 for stage in &model.stages {
                     let end = Iteration::with(&settings, &model, stage, model.balanced_rows, |iteration| {
                         let (curves, of_unit) = iteration.curves()?;
