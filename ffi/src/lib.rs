@@ -11,6 +11,8 @@
 
 mod arguments;
 mod boundary;
+#[cfg(feature = "cxx")]
+mod bridge;
 mod cast;
 mod device;
 mod engine;

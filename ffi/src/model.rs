@@ -16,7 +16,7 @@ use crate::status::{Failure, bagualu_status};
 
 mod source;
 
-use source::Source;
+pub(crate) use source::Source;
 pub use source::bagualu_model_config;
 
 /// A model on its ranks: layer types, stages, micro-batches, bytes.

@@ -5,6 +5,8 @@
 //! in `targets/` hand them to libFuzzer, `tests/corpus.rs` replays `corpus/`.
 
 mod budget;
+#[allow(unsafe_code, reason = "it calls C functions")]
+mod c_api;
 mod device;
 mod input;
 mod interleave;
@@ -14,6 +16,7 @@ mod script;
 mod solver_json;
 
 pub use budget::budget;
+pub use c_api::c_api;
 pub use device::device;
 pub use input::Input;
 pub use interleave::interleave;

@@ -24,6 +24,11 @@ fn budget() {
 }
 
 #[test]
+fn c_api() {
+    replay("c_api", bagualu_fuzz::c_api);
+}
+
+#[test]
 fn device() {
     replay("device", bagualu_fuzz::device);
 }

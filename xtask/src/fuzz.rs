@@ -9,8 +9,18 @@ use std::process::{Command, Stdio};
 use crate::{cargo, root, succeed, target_dir};
 
 /// The targets: one binary each in `fuzz/targets`, one folder each in `fuzz/corpus`.
-const TARGETS: [&str; 9] =
-    ["budget", "device", "flag_list", "hf_config", "mitigate", "interleave", "script", "solver_json", "yaml"];
+const TARGETS: [&str; 10] = [
+    "budget",
+    "c_api",
+    "device",
+    "flag_list",
+    "hf_config",
+    "mitigate",
+    "interleave",
+    "script",
+    "solver_json",
+    "yaml",
+];
 
 /// What libFuzzer needs of the compiler; cargo-fuzz passes the same.
 const COVERAGE: &str = "--cfg fuzzing -Cdebug-assertions -Ccodegen-units=1 -Cpasses=sancov-module \

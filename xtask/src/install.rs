@@ -3,7 +3,7 @@
 //! ```text
 //! PREFIX/lib/libbagualu.a, libbagualu.so → libbagualu.so.0 → libbagualu.so.0.1.0
 //! PREFIX/lib/pkgconfig/bagualu.pc, PREFIX/lib/cmake/bagualu/
-//! PREFIX/include/bagualu.h, bagualu.hpp
+//! PREFIX/include/bagualu.h, bagualu.hpp; with the feature `cxx` bagualu/bridge.h, rust/cxx.h
 //! ```
 
 use std::fs;
@@ -37,6 +37,9 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     install_libraries(&libraries, &lib, &version)?;
     for header in ["bagualu.h", "bagualu.hpp"] {
         copy(&root().join("include").join(header), &include.join(header))?;
+    }
+    if options.features.as_ref().is_some_and(|features| features.split(',').any(|feature| feature == "cxx")) {
+        install_bridge(&include)?;
     }
     let private = libraries.native.join(" ");
     let pc = [
@@ -153,6 +156,13 @@ fn install_libraries(libraries: &Libraries, lib: &Path, version: &Version) -> Re
     copy(&libraries.shared, &lib.join(&full))?;
     link(&full, &lib.join(&major))?;
     link(&major, &lib.join("libbagualu.so"))
+}
+
+/// The headers of the cxx bridge, where cxx leaves them.
+fn install_bridge(include: &Path) -> Result<(), String> {
+    let made = target_dir("cxxbridge");
+    copy(&made.join("bagualu/src/bridge.rs.h"), &folder(include.join("bagualu"))?.join("bridge.h"))?;
+    copy(&made.join("rust/cxx.h"), &folder(include.join("rust"))?.join("cxx.h"))
 }
 
 fn write(path: &Path, template: &str, values: &[(&str, String)]) -> Result<(), String> {

@@ -61,7 +61,7 @@ versioned!(bagualu_model_config);
 const MOST_WORDS: usize = 1 << 16;
 
 /// A configuration with everything copied.
-pub(super) struct Source {
+pub(crate) struct Source {
     from: From,
     given: Given,
     format: Option<Format>,
@@ -83,6 +83,9 @@ impl Source {
         unsafe {
             let flags = words(config.flags, config.flag_count, "flags")?;
             let variables = words(config.variables, config.variable_count, "variables")?;
+            // Everything that is said is checked before a file is opened.
+            let format = optional_text(config.format, "format")?.map(format).transpose()?;
+            let device = device(config)?;
             Ok(Self {
                 from: from(config, !flags.is_empty())?,
                 given: Given {
@@ -91,14 +94,23 @@ impl Source {
                     flags,
                     gpus: (config.gpus > 0).then_some(config.gpus),
                 },
-                format: optional_text(config.format, "format")?.map(format).transpose()?,
-                device: device(config)?,
+                format,
+                device,
             })
         }
     }
 
+    /// A script's text on a device preset; no GPUs are those of its launcher.
+    #[cfg(feature = "cxx")]
+    pub(crate) fn script(text: &str, device: &str, gpus: u64) -> Result<Self, Failure> {
+        let device = Device::named(device)
+            .map_err(|error| Failure::new(bagualu_status::DeviceName, error.to_string()))?;
+        let given = Given { gpus: (gpus > 0).then_some(gpus), ..Given::default() };
+        Ok(Self { from: From::Text(text.as_bytes().to_vec()), given, format: None, device })
+    }
+
     /// Reads the model, with what was said on the way.
-    pub(super) fn load(self) -> Result<(Model, Vec<String>), Failure> {
+    pub(crate) fn load(self) -> Result<(Model, Vec<String>), Failure> {
         let Launch { config, parallelism, settings, warnings, .. } = self.launch()?;
         let refused = |error: ModelError| Failure::new(bagualu_status::Model, error.to_string());
         let model = Model::new(&config, &parallelism, &self.device).map_err(refused)?;

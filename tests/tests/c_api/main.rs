@@ -2,6 +2,7 @@
 //!
 //! A tool that is not on this machine skips what needs it, with the reason; CI installs them all (`.ci/run`).
 
+mod bridge;
 mod c;
 mod cpp;
 mod header;

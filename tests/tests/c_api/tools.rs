@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The repository.
 pub fn root() -> PathBuf {
@@ -40,6 +40,9 @@ pub fn staged() -> &'static Path {
 
 /// Runs `cargo xtask install` in the profile of the other tests' packages.
 pub fn install(arguments: &[&str]) {
+    // Builds with other features leave their libraries in the same place.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut xtask = xtask();
     xtask.arg("install").args(arguments).args(["--profile", "dev"]);
     succeed(&mut xtask);
