@@ -5,6 +5,7 @@
 
 use std::hint::black_box;
 use std::ptr::{null, null_mut};
+use std::sync::RwLock;
 
 use bagualu_core::budget::{Budget, Share, Unit};
 use bagualu_core::schedule::{Event, Pipeline};
@@ -67,6 +68,11 @@ fn calls(c: &mut Criterion) {
             assert_eq!(status, bagualu_status::Ok);
             black_box(allowance.quota)
         });
+    });
+    // What a call through C has beside its work: a lock that tells two threads on one object.
+    let lock = RwLock::new(7u64);
+    group.bench_function("a lock taken and given back", |b| {
+        b.iter(|| black_box(&lock).try_write().map(|mut value| *value += 1).is_ok());
     });
     group.bench_function("version_number, C", |b| b.iter(|| black_box(bagualu_version_number())));
     group.finish();

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::c_char;
 use std::ptr;
 
-use crate::status::{Failure, bagualu_status};
+use crate::status::{Details, Failure, bagualu_status};
 
 #[derive(Default)]
 struct Last {
@@ -20,7 +20,7 @@ thread_local! {
 
 /// Keeps a failure's message and gives its status.
 pub(crate) fn keep(failure: Failure) -> bagualu_status {
-    let Failure { status, mut message, shortage } = failure;
+    let Details { status, mut message, shortage } = failure.into_details();
     // Names from files may hold anything; C would end at the first NUL.
     if message.contains('\0') {
         message = message.replace('\0', "\u{fffd}");

@@ -1,6 +1,7 @@
 //! What a call came to: a status, and for a failure a message.
 
 use std::ffi::c_char;
+use std::ops::Deref;
 
 use bagualu_core::budget::BudgetError;
 use bagualu_core::controller::ControllerError;
@@ -209,9 +210,13 @@ names! {
     BadTensor c"BAGUALU_STATUS_BAD_TENSOR"
 }
 
-/// Why a call failed.
+/// Why a call failed. One word, so that calls that do not fail carry little.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
+pub struct Failure(Box<Details>);
+
+/// What is known of a failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Details {
     /// The kind.
     pub status: bagualu_status,
     /// The sentence for the user.
@@ -220,10 +225,19 @@ pub struct Failure {
     pub shortage: Option<(u64, u64)>,
 }
 
+impl Deref for Failure {
+    type Target = Details;
+
+    fn deref(&self) -> &Details {
+        &self.0
+    }
+}
+
 impl Failure {
     /// A failure without a shortage.
+    #[cold]
     pub fn new(status: bagualu_status, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), shortage: None }
+        Self(Box::new(Details { status, message: message.into(), shortage: None }))
     }
 
     /// A value outside what a field takes; `fix` says what it takes.
@@ -243,8 +257,20 @@ impl Failure {
         Self::new(bagualu_status::BufferTooSmall, message)
     }
 
+    /// The same, in an element of an array.
+    pub fn within(mut self, array: &str, at: usize) -> Self {
+        self.0.message = format!("{array}[{at}]: {}", self.0.message);
+        self
+    }
+
+    /// What is known of it.
+    pub fn into_details(self) -> Details {
+        *self.0
+    }
+
     fn short(status: bagualu_status, error: &impl ToString, needed: u64, available: u64) -> Self {
-        Self { shortage: Some((needed, available)), ..Self::new(status, error.to_string()) }
+        let shortage = Some((needed, available));
+        Self(Box::new(Details { status, message: error.to_string(), shortage }))
     }
 }
 

@@ -205,12 +205,12 @@ impl Object {
         self.ops.clear();
         for (at, layer) in layers.iter().enumerate() {
             // SAFETY: the contract of this function.
-            let (tensors, ops) = unsafe { parts(layer) }.map_err(|failure| in_layer(at, failure))?;
+            let (tensors, ops) = unsafe { parts(layer) }.map_err(|failure| failure.within("layers", at))?;
             for tensor in tensors {
-                self.tensors.push(Tensor::try_from(tensor).map_err(|failure| in_layer(at, failure))?);
+                self.tensors.push(Tensor::try_from(tensor).map_err(|failure| failure.within("layers", at))?);
             }
             for op in ops {
-                self.ops.push(Op::try_from(op).map_err(|failure| in_layer(at, failure))?);
+                self.ops.push(Op::try_from(op).map_err(|failure| failure.within("layers", at))?);
             }
         }
         self.plans.clear();
@@ -228,7 +228,7 @@ impl Object {
         for (at, count) in counts.iter().enumerate() {
             let (own, rest) = tensors.split_at(count.tensor_count);
             let (own_ops, rest_ops) = ops.split_at(count.op_count);
-            layers.push(Layer::new(own, own_ops).map_err(|error| in_layer(at, error.into()))?);
+            layers.push(Layer::new(own, own_ops).map_err(|error| Failure::from(error).within("layers", at))?);
             (tensors, ops) = (rest, rest_ops);
         }
         let problem = Problem {
@@ -303,8 +303,4 @@ unsafe fn parts(
     }
     // SAFETY: the contract of this function.
     unsafe { Ok((elements(tensors, tensor_count, "tensors")?, elements(ops, op_count, "ops")?)) }
-}
-
-fn in_layer(layer: usize, failure: Failure) -> Failure {
-    Failure { message: format!("layers[{layer}]: {}", failure.message), ..failure }
 }

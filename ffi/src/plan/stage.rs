@@ -73,11 +73,11 @@ impl Description {
         let (mut types, mut chunks) = (Vec::new(), Vec::new());
         for (at, kind) in kinds.iter().enumerate() {
             // SAFETY: the contract of this function.
-            types.push(unsafe { layer_table(kind) }.map_err(|failure| within("types", at, failure))?);
+            types.push(unsafe { layer_table(kind) }.map_err(|failure| failure.within("types", at))?);
         }
         for (at, chunk) in parts.iter().enumerate() {
             // SAFETY: the contract of this function.
-            chunks.push(unsafe { layers(chunk) }.map_err(|failure| within("chunks", at, failure))?);
+            chunks.push(unsafe { layers(chunk) }.map_err(|failure| failure.within("chunks", at))?);
         }
         Ok(Self {
             types,
@@ -128,8 +128,4 @@ fn at_most(name: &str, count: usize, most: usize) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(bagualu_status::Count, format!("{name} is {count}; this build takes {most}")))
-}
-
-fn within(array: &str, at: usize, failure: Failure) -> Failure {
-    Failure { message: format!("{array}[{at}]: {}", failure.message), ..failure }
 }
