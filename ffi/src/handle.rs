@@ -5,9 +5,13 @@
 //! was never made is told apart without reading memory. A slot is locked while a call works on its object: two calls on
 //! one object at once are an error ([`Busy`](bagualu_status::Busy)), not a race, and a panic closes it for good.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::status::{Failure, bagualu_status};
+
+mod lock;
+
+use lock::{Denied, TryLock};
 
 const SLOT_BITS: u32 = 24;
 const KIND_BITS: u32 = 7;
@@ -59,7 +63,7 @@ pub(crate) struct Table<T> {
     free: Mutex<Free>,
 }
 
-type Chunk<T> = OnceLock<Box<[RwLock<Slot<T>>]>>;
+type Chunk<T> = OnceLock<Box<[TryLock<Slot<T>>]>>;
 
 #[derive(Debug)]
 struct Slot<T> {
@@ -79,10 +83,19 @@ pub(crate) fn insert<H: Handle>(object: H::Object) -> Result<*mut H, Failure> {
     let table = H::table();
     let index = table.reserve()?;
     let slot = table.slot_or_new(index);
-    // Free: nobody else has a handle of this generation, and a stale one is let go at once.
-    let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
-    slot.object = Some(Box::new(object));
-    let bits = (slot.generation as usize) << (SLOT_BITS + KIND_BITS) | H::KIND << SLOT_BITS | index as usize;
+    let mut object = Some(Box::new(object));
+    let generation = loop {
+        // Free: nobody else has a handle of this generation, and who tries a stale one is gone at once.
+        let placed = slot.write(|slot| {
+            slot.object = object.take();
+            slot.generation
+        });
+        match placed {
+            Ok(generation) => break generation,
+            Err(_) => std::hint::spin_loop(),
+        }
+    };
+    let bits = (generation as usize) << (SLOT_BITS + KIND_BITS) | H::KIND << SLOT_BITS | index as usize;
     Ok(std::ptr::without_provenance_mut(bits))
 }
 
@@ -93,14 +106,11 @@ pub(crate) fn with<H: Handle, R>(
     body: impl FnOnce(&H::Object) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
     let parts = Parts::of(handle)?;
-    match parts.slot::<H>()?.try_read() {
-        Ok(slot) if slot.generation == parts.generation => match &slot.object {
-            Some(object) => body(object),
-            None => Err(parts.gone::<H>(slot.generation)),
-        },
-        Ok(slot) => Err(parts.gone::<H>(slot.generation)),
-        Err(error) => Err(locked::<H, _>(&error)),
-    }
+    let called = parts.slot::<H>()?.read(|slot| match &slot.object {
+        Some(object) if slot.generation == parts.generation => body(object),
+        _ => Err(parts.gone::<H>(slot.generation)),
+    });
+    called.unwrap_or_else(|denied| Err(locked::<H>(denied)))
 }
 
 /// Calls `body` with the object, which no other call may use meanwhile.
@@ -110,39 +120,27 @@ pub(crate) fn with_mut<H: Handle, R>(
     body: impl FnOnce(&mut H::Object) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
     let parts = Parts::of(handle)?;
-    match parts.slot::<H>()?.try_write() {
-        Ok(mut slot) if slot.generation == parts.generation => match &mut slot.object {
-            Some(object) => body(object),
-            None => Err(parts.gone::<H>(parts.generation)),
-        },
-        Ok(slot) => Err(parts.gone::<H>(slot.generation)),
-        Err(error) => Err(locked::<H, _>(&error)),
-    }
+    let called = parts.slot::<H>()?.write(|slot| match &mut slot.object {
+        Some(object) if slot.generation == parts.generation => body(object),
+        _ => Err(parts.gone::<H>(slot.generation)),
+    });
+    called.unwrap_or_else(|denied| Err(locked::<H>(denied)))
 }
 
-/// Takes the object out; NULL is nothing. Its handle is refused from now on.
+/// Takes the object out, also after a panic; NULL is nothing. Its handle is refused from now on.
 pub(crate) fn remove<H: Handle>(handle: *mut H) -> Result<Option<Box<H::Object>>, Failure> {
     if handle.is_null() {
         return Ok(None);
     }
     let parts = Parts::of(handle)?;
-    let lock = parts.slot::<H>()?;
-    let mut slot = match lock.try_write() {
-        Ok(slot) => slot,
-        // After a panic the object can still be freed.
-        Err(TryLockError::Poisoned(poisoned)) => {
-            lock.clear_poison();
-            poisoned.into_inner()
+    let taken = parts.slot::<H>()?.mend(|slot| {
+        if slot.generation != parts.generation || slot.object.is_none() {
+            return Err(parts.gone::<H>(slot.generation));
         }
-        Err(error) => return Err(locked::<H, _>(&error)),
-    };
-    if slot.generation != parts.generation || slot.object.is_none() {
-        return Err(parts.gone::<H>(slot.generation));
-    }
-    let object = slot.object.take();
-    slot.generation += 1;
-    let reusable = slot.generation < LAST_GENERATION;
-    drop(slot);
+        slot.generation += 1;
+        Ok((slot.object.take(), slot.generation < LAST_GENERATION))
+    });
+    let (object, reusable) = taken.unwrap_or_else(|denied| Err(locked::<H>(denied)))?;
     if reusable {
         H::table().free().slots.push(parts.index);
     }
@@ -168,7 +166,7 @@ impl Parts {
     }
 
     #[inline]
-    fn slot<H: Handle>(&self) -> Result<&'static RwLock<Slot<H::Object>>, Failure> {
+    fn slot<H: Handle>(&self) -> Result<&'static TryLock<Slot<H::Object>>, Failure> {
         H::table().slot(self.index).ok_or_else(|| refused::<H>(0, H::KIND))
     }
 
@@ -199,14 +197,14 @@ fn refused<H: Handle>(bits: usize, kind: usize) -> Failure {
 }
 
 #[cold]
-fn locked<H: Handle, G>(error: &TryLockError<G>) -> Failure {
+fn locked<H: Handle>(denied: Denied) -> Failure {
     let name = H::NAME;
-    match error {
-        TryLockError::WouldBlock => Failure::new(
+    match denied {
+        Denied::Busy => Failure::new(
             bagualu_status::Busy,
             format!("another call on this {name} is under way; call it from one thread at a time"),
         ),
-        TryLockError::Poisoned(_) => Failure::new(
+        Denied::Broken => Failure::new(
             bagualu_status::Panic,
             format!("an earlier call on this {name} ended in an error of the library; free it"),
         ),
@@ -235,15 +233,15 @@ impl<T> Table<T> {
         Ok(free.next - 1)
     }
 
-    fn slot_or_new(&self, index: u32) -> &RwLock<Slot<T>> {
+    fn slot_or_new(&self, index: u32) -> &TryLock<Slot<T>> {
         let (chunk, offset) = place(index);
-        let slot = || RwLock::new(Slot { generation: 0, object: None });
+        let slot = || TryLock::new(Slot { generation: 0, object: None });
         let new = || (0..FIRST_CHUNK << chunk).map(|_| slot()).collect();
         &self.chunks[chunk].get_or_init(new)[offset]
     }
 
     #[inline]
-    fn slot(&self, index: u32) -> Option<&RwLock<Slot<T>>> {
+    fn slot(&self, index: u32) -> Option<&TryLock<Slot<T>>> {
         let (chunk, offset) = place(index);
         self.chunks.get(chunk)?.get()?.get(offset)
     }

@@ -422,7 +422,8 @@ fn pointers_are_refused_by_functions_without_a_handle() {
     for (name, call) in others() {
         for mode in MODES {
             MODE.set(mode);
-            (STRUCTS.set(false), READ.set(false));
+            STRUCTS.set(false);
+            READ.set(false);
             let found = call(null_mut());
             match mode {
                 Mode::Null => assert_eq!(found, bagualu_status::NullPointer, "{name}: {}", message()),

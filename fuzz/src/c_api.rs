@@ -30,8 +30,11 @@ pub fn c_api(data: &[u8]) {
 struct Pool {
     handles: Vec<usize>,
     /// What is to be freed at the end.
-    made: Vec<(usize, fn(usize) -> bagualu_status)>,
+    made: Vec<(usize, Free)>,
 }
+
+/// Frees what a number stands for.
+type Free = fn(usize) -> bagualu_status;
 
 fn message() -> String {
     // SAFETY: the text ends with NUL and stays until the next failure.
