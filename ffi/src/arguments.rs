@@ -21,16 +21,24 @@ pub unsafe trait Versioned: Copy {
     const NAME: &'static str;
     /// Its size when it was first published: no caller's is smaller.
     const FIRST_SIZE: usize;
+
+    /// Its `reserved`, which must be 0 so that it can be given a meaning later; 0 where it has none.
+    fn reserved(&self) -> u32;
 }
 
-/// Declares that a struct is [`Versioned`], and that all of it was there from the start.
+/// Declares that a struct is [`Versioned`], that all of it was there from the start, and that it has a field `reserved`
+/// if so.
 macro_rules! versioned {
-    ($name:ident) => {
+    ($name:ident $(, $reserved:ident)?) => {
         const _: () = assert!(::core::mem::offset_of!($name, struct_size) == 0);
         // SAFETY: `repr(C)` with integers and raw pointers only; the size's place is checked above.
         unsafe impl $crate::arguments::Versioned for $name {
             const NAME: &'static str = stringify!($name);
             const FIRST_SIZE: usize = ::core::mem::size_of::<Self>();
+
+            fn reserved(&self) -> u32 {
+                0 $(| self.$reserved)?
+            }
         }
     };
 }
@@ -59,9 +67,19 @@ pub unsafe fn config<T: Versioned>(from: *const T, argument: &str) -> Result<T, 
     }
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: as many bytes as both have; any bytes are a `T`, zeros too.
-    unsafe {
+    let value = unsafe {
         bytes.copy_to_nonoverlapping(value.as_mut_ptr().cast(), size.min(size_of::<T>()));
-        Ok(value.assume_init())
+        value.assume_init()
+    };
+    check_reserved(argument, value.reserved())?;
+    Ok(value)
+}
+
+/// That a field without a meaning is 0.
+pub fn check_reserved(argument: &str, value: u32) -> Result<(), Failure> {
+    match value {
+        0 => Ok(()),
+        other => Err(Failure::value(&format!("{argument}.reserved"), other, "set it to 0")),
     }
 }
 
@@ -156,18 +174,68 @@ pub unsafe fn elements<'a, T>(from: *const T, count: usize, argument: &str) -> R
     Ok(unsafe { slice::from_raw_parts(from, count) })
 }
 
-/// `count` elements to be written.
+/// Room for results, checked before anything is done. It need not hold values yet, so it is written by pointer: no
+/// reference to it is made.
+#[derive(Debug)]
+pub struct Room<T> {
+    to: *mut T,
+    count: usize,
+}
+
+/// Room for `count` elements.
 ///
 /// # Safety
-/// - `to` is null, or `count` initialised elements may be read and written, by nobody else, while the slice is used.
-pub unsafe fn elements_mut<'a, T>(to: *mut T, count: usize, argument: &str) -> Result<&'a mut [T], Failure> {
-    if count == 0 {
-        return Ok(&mut []);
+/// - `to` is null, or `count` elements may be written until the [`Room`] has been.
+pub unsafe fn room<T: Copy>(to: *mut T, count: usize, argument: &str) -> Result<Room<T>, Failure> {
+    if count > 0 {
+        check_pointer(to, argument)?;
+        check_count::<T>(count, argument)?;
     }
-    check_pointer(to, argument)?;
-    check_count::<T>(count, argument)?;
-    // SAFETY: not null, aligned, no overflow; the elements are ours by the contract above.
-    Ok(unsafe { slice::from_raw_parts_mut(to, count) })
+    Ok(Room { to, count })
+}
+
+impl<T: Copy> Room<T> {
+    /// For how many elements.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Writes the values, as many as there is room for.
+    pub fn write(self, values: impl IntoIterator<Item = T>) {
+        for (at, value) in (0..self.count).zip(values) {
+            // SAFETY: one of the elements that `room` was promised.
+            unsafe { self.to.add(at).write(value) };
+        }
+    }
+
+    /// The elements as a slice of zeros, for callees that write slices.
+    ///
+    /// # Safety
+    /// - Zeros are a `T`, and nobody else uses the elements while the slice is used.
+    pub unsafe fn zeroed<'a>(self) -> &'a mut [T] {
+        if self.count == 0 {
+            return &mut [];
+        }
+        // SAFETY: `room` was promised the elements, and has checked the pointer; zeros are values.
+        unsafe {
+            self.to.write_bytes(0, self.count);
+            slice::from_raw_parts_mut(self.to, self.count)
+        }
+    }
+}
+
+/// Refuses buffers that overlap: name, address and bytes of each.
+pub fn apart(buffers: &[(&str, usize, usize)]) -> Result<(), Failure> {
+    for (at, &(one, first, bytes)) in buffers.iter().enumerate() {
+        for &(other, second, others) in &buffers[..at] {
+            let empty = bytes == 0 || others == 0;
+            if !empty && first < second.saturating_add(others) && second < first.saturating_add(bytes) {
+                let message = format!("{other} and {one} overlap; give buffers of their own");
+                return Err(Failure::new(bagualu_status::InvalidValue, message));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A string that ends with NUL.
@@ -278,6 +346,10 @@ mod tests {
         const NAME: &'static str = "settings";
         /// As if `b` had come later.
         const FIRST_SIZE: usize = 16;
+
+        fn reserved(&self) -> u32 {
+            0
+        }
     }
 
     fn read(words: &[u64]) -> Result<Settings, bagualu_status> {
@@ -303,6 +375,26 @@ mod tests {
             let out = unsafe { out_struct(words.as_mut_ptr().cast::<Settings>(), "out") }.expect("valid");
             out.set_struct(value);
             assert_eq!(words, expected);
+        }
+    }
+
+    #[test]
+    fn room_need_not_hold_values() {
+        let mut words = [MaybeUninit::<u64>::uninit(); 3];
+        // SAFETY: there are three.
+        let room = unsafe { room(words.as_mut_ptr().cast::<u64>(), 3, "words") }.expect("valid");
+        assert_eq!(room.count(), 3);
+        room.write(5..);
+        // SAFETY: written above.
+        assert_eq!(words.map(|word| unsafe { word.assume_init() }), [5, 6, 7]);
+    }
+
+    #[test]
+    fn buffers_that_overlap_are_refused() {
+        assert_eq!(apart(&[("a", 100, 10), ("b", 110, 10), ("c", 90, 10), ("d", 105, 0)]), Ok(()));
+        for (address, bytes) in [(109, 1), (91, 10), (100, 10), (0, usize::MAX), (usize::MAX, usize::MAX)] {
+            let found = apart(&[("a", 100, 10), ("b", address, bytes)]);
+            assert_eq!(found.is_err(), address < 110, "{address}");
         }
     }
 

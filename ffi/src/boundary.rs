@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
+use std::thread;
 
 use crate::message;
 use crate::status::{Failure, bagualu_status};
@@ -39,10 +40,12 @@ thread_local! {
 /// Runs the body of a C function. A failure leaves its message for `bagualu_last_message`; so does a panic, and
 /// locks what it was working on for good ([`handle`](crate::handle)).
 pub(crate) fn boundary<R: Outcome>(body: impl FnOnce() -> Result<R::Value, Failure>) -> R {
-    silence();
     let depth = DEPTH.replace(DEPTH.get().saturating_add(1));
     // What a panic leaves behind is behind a lock, which it poisons.
-    let result = panic::catch_unwind(AssertUnwindSafe(body));
+    let result = panic::catch_unwind(AssertUnwindSafe(|| {
+        silence();
+        body()
+    }));
     DEPTH.set(depth);
     match result {
         Ok(Ok(value)) => R::success(value),
@@ -57,6 +60,10 @@ pub(crate) fn boundary<R: Outcome>(body: impl FnOnce() -> Result<R::Value, Failu
 
 /// Keeps panics inside the boundary from being printed; all others go where they went before.
 fn silence() {
+    // The hook cannot be changed from a destructor that a panic runs; a later call does.
+    if thread::panicking() {
+        return;
+    }
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let previous = panic::take_hook();
@@ -93,7 +100,7 @@ mod tests {
         let inside: bagualu_status = boundary(|| Ok(()));
         assert_eq!(inside, bagualu_status::Ok);
         let before = message::last();
-        std::thread::spawn(|| panic!("outside, printed on purpose")).join().expect_err("it panicked");
+        thread::spawn(|| panic!("outside, printed on purpose")).join().expect_err("it panicked");
         assert_eq!(message::last(), before);
     }
 }

@@ -1,8 +1,8 @@
 //! FP8 storage casts on the host.
 
-use bagualu_exec::fp8::{Block, Cast, CastShape, DType, Format, Overflow, Scaling, TensorView};
+use bagualu_exec::fp8::{Block, Cast, CastError, CastShape, DType, Format, Overflow, Scaling, TensorView};
 
-use crate::arguments::{config, elements, elements_mut, out_struct, own_size, versioned};
+use crate::arguments::{apart, config, elements, out_struct, own_size, room, versioned};
 use crate::boundary::boundary;
 use crate::status::{Failure, bagualu_status};
 
@@ -75,7 +75,7 @@ pub struct bagualu_cast {
     pub reserved: u32,
 }
 
-versioned!(bagualu_cast);
+versioned!(bagualu_cast, reserved);
 
 /// What a cast reads and writes.
 #[repr(C)]
@@ -121,12 +121,13 @@ pub unsafe extern "C" fn bagualu_cast_measure(
 }
 
 /// Casts a tensor to FP8 in this thread: `from` to `values` and `scales`, which are as long as `bagualu_cast_measure` says.
+/// Buffers that overlap are refused.
 ///
 /// Thread-safe.
 ///
 /// # Safety
 /// - `cast` is NULL or a struct with its `struct_size` set; each buffer is NULL or has its bytes (scales: elements), and
-///   what is written is nobody else's meanwhile.
+///   what is written is nobody else's meanwhile. What is written need not hold values before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bagualu_cast_quantize(
     cast: *const bagualu_cast,
@@ -139,16 +140,25 @@ pub unsafe extern "C" fn bagualu_cast_quantize(
 ) -> bagualu_status {
     boundary(|| {
         // SAFETY: the contract of this function.
-        let (cast, from, values, scales) = unsafe {
-            let values = elements_mut(values, value_bytes, "values")?;
-            let scales = elements_mut(scales, scale_count, "scales")?;
-            (parsed(cast)?, elements(from, from_bytes, "from")?, values, scales)
+        let cast = unsafe { parsed(cast) }?;
+        let buffers = Buffers {
+            wide: (from.addr(), from_bytes),
+            values: (values.addr(), value_bytes),
+            scales: (scales.addr(), scale_count),
+        };
+        buffers.check("from", &cast)?;
+        // SAFETY: the contract of this function, and they do not overlap.
+        let (from, values, scales) = unsafe {
+            let values = room(values, value_bytes, "values")?;
+            let scales = room(scales, scale_count, "scales")?;
+            (elements(from, from_bytes, "from")?, values.zeroed(), scales.zeroed())
         };
         Ok(cast.quantize(from, values, scales)?)
     })
 }
 
-/// Casts back in this thread: `values` and `scales` to `to`.
+/// Casts back in this thread: `values` and `scales` to `to`. Buffers that overlap are refused; where a scale is,
+/// `to` may be zeros.
 ///
 /// Thread-safe.
 ///
@@ -166,13 +176,46 @@ pub unsafe extern "C" fn bagualu_cast_dequantize(
 ) -> bagualu_status {
     boundary(|| {
         // SAFETY: the contract of this function.
-        let (cast, values, scales, to) = unsafe {
+        let cast = unsafe { parsed(cast) }?;
+        let buffers = Buffers {
+            wide: (to.addr(), to_bytes),
+            values: (values.addr(), value_bytes),
+            scales: (scales.addr(), scale_count),
+        };
+        buffers.check("to", &cast)?;
+        // SAFETY: the contract of this function, and they do not overlap.
+        let (values, scales, to) = unsafe {
             let values = elements(values, value_bytes, "values")?;
             let scales = elements(scales, scale_count, "scales")?;
-            (parsed(cast)?, values, scales, elements_mut(to, to_bytes, "to")?)
+            (values, scales, room(to, to_bytes, "to")?.zeroed())
         };
         Ok(cast.dequantize(values, scales, to)?)
     })
+}
+
+/// Address and elements of the buffers of a cast.
+struct Buffers {
+    wide: (usize, usize),
+    values: (usize, usize),
+    scales: (usize, usize),
+}
+
+impl Buffers {
+    /// That they are as long as the cast needs, and lie apart; before anything is written.
+    fn check(&self, wide: &str, cast: &Cast) -> Result<(), Failure> {
+        let Self { wide: (wide_at, bytes), values: (values_at, values), scales: (scales_at, scales) } = *self;
+        for (buffer, given, expected) in [
+            ("source", bytes, cast.shape.source_bytes()),
+            ("values", values, cast.shape.elements()),
+            ("scales", scales, cast.shape.scales()),
+        ] {
+            if given != expected {
+                return Err(CastError::Length { buffer, given, expected }.into());
+            }
+        }
+        let scale_bytes = scales.saturating_mul(size_of::<f32>());
+        apart(&[(wide, wide_at, bytes), ("values", values_at, values), ("scales", scales_at, scale_bytes)])
+    }
 }
 
 /// # Safety

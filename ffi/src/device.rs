@@ -73,7 +73,7 @@ pub struct bagualu_device_info {
     pub reserved: u32,
 }
 
-versioned!(bagualu_device_info);
+versioned!(bagualu_device_info, reserved);
 
 /// Memory by address: of the device where a function says device memory, of the host where it says pinned memory.
 #[repr(C)]
@@ -135,7 +135,10 @@ fn opened(given: &bagualu_device_config, tier: Option<&str>) -> Result<Arc<dyn D
     }
 }
 
-/// Frees a device; NULL is nothing. Engines made of it live on.
+/// Frees a device; NULL is nothing. Engines made of it live on, and the device with them.
+///
+/// The last of them to be freed ends the device: that blocks until the work of its streams has ended. On the host device
+/// it unmaps all memory that was allocated of it, pinned memory too, given back or not: use none of it after that.
 #[unsafe(no_mangle)]
 pub extern "C" fn bagualu_device_free(device: *mut bagualu_device) -> bagualu_status {
     boundary(|| handle::remove(device).map(drop))

@@ -54,7 +54,7 @@ pub struct bagualu_engine_config {
     pub reserved: u32,
 }
 
-versioned!(bagualu_engine_config);
+versioned!(bagualu_engine_config, reserved);
 
 /// Which saved tensor.
 #[repr(C)]
@@ -92,7 +92,7 @@ pub struct bagualu_engine_state {
     pub reserved: u32,
 }
 
-versioned!(bagualu_engine_state);
+versioned!(bagualu_engine_state, reserved);
 
 /// Most slots and most units.
 const MOST: u32 = 1 << 20;

@@ -2,7 +2,7 @@
 
 use bagualu_core::group::{GroupRows, RowThreshold};
 
-use crate::arguments::{elements, elements_mut, out};
+use crate::arguments::{elements, out, room};
 use crate::boundary::boundary;
 use crate::status::{Failure, bagualu_status};
 
@@ -12,7 +12,7 @@ use crate::status::{Failure, bagualu_status};
 /// Thread-safe.
 ///
 /// # Safety
-/// - `counts` is NULL or as long as `count_count`; `rows` is NULL or has room for `ranks`.
+/// - `counts` is NULL or as long as `count_count`; `rows` is NULL or has room for `ranks`, apart from `counts`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bagualu_group_rows(
     counts: *const u32,
@@ -23,10 +23,9 @@ pub unsafe extern "C" fn bagualu_group_rows(
 ) -> bagualu_status {
     boundary(|| {
         // SAFETY: the contract of this function.
-        let (counts, to) =
-            unsafe { (elements(counts, count_count, "counts")?, elements_mut(rows, ranks, "rows")?) };
+        let (counts, to) = unsafe { (elements(counts, count_count, "counts")?, room(rows, ranks, "rows")?) };
         let rows = GroupRows::from_counts(counts, experts, ranks)?;
-        to.copy_from_slice(rows.as_slice());
+        to.write(rows.as_slice().iter().copied());
         Ok(())
     })
 }

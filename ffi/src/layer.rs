@@ -8,7 +8,7 @@ use bagualu_core::limits::MAX_TENSORS;
 use bagualu_core::roofline::Knee;
 use bagualu_core::set::Set;
 
-use crate::arguments::{elements, elements_mut, out};
+use crate::arguments::{check_reserved, elements, out, room};
 use crate::boundary::boundary;
 use crate::status::{Failure, bagualu_status};
 
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn bagualu_layer_plan_strategies(
     boundary(|| {
         // SAFETY: the contract of this function.
         let (plan, strategies) =
-            unsafe { (elements(plan, 1, "plan")?, elements_mut(strategies, count, "strategies")?) };
+            unsafe { (elements(plan, 1, "plan")?, room(strategies, count, "strategies")?) };
         if count > MAX_TENSORS {
             return Err(Failure::new(
                 bagualu_status::Count,
@@ -258,9 +258,7 @@ pub unsafe extern "C" fn bagualu_layer_plan_strategies(
             ));
         }
         let plan: LayerPlan = plan[0].into();
-        for (tensor, strategy) in strategies.iter_mut().enumerate() {
-            *strategy = plan.strategy(tensor) as u8;
-        }
+        strategies.write((0..count).map(|tensor| plan.strategy(tensor) as u8));
         Ok(())
     })
 }
@@ -417,6 +415,7 @@ impl TryFrom<&bagualu_op> for Op {
     type Error = Failure;
 
     fn try_from(op: &bagualu_op) -> Result<Self, Failure> {
+        check_reserved("ops", op.reserved)?;
         Ok(Self {
             reads: Set::from_bits(op.reads),
             makes: Set::from_bits(op.makes),

@@ -5,7 +5,7 @@ use std::ptr;
 
 use ::bagualu_model::{LayerType, Model, Stage};
 
-use crate::arguments::{config, elements_mut, out, out_struct, own_size, versioned};
+use crate::arguments::{config, optional, out, out_struct, own_size, versioned};
 use crate::boundary::boundary;
 use crate::handle::{self, handle};
 use crate::layer::{
@@ -109,7 +109,7 @@ pub struct bagualu_type_info {
     pub reserved: u32,
 }
 
-versioned!(bagualu_type_info);
+versioned!(bagualu_type_info, reserved);
 
 /// Reads a model. Files are read, never run.
 ///
@@ -264,13 +264,15 @@ pub unsafe extern "C" fn bagualu_model_tensor(
     boundary(|| {
         // SAFETY: the contract of this function.
         let (out, name) = unsafe {
-            let name = elements_mut(name, usize::from(!name.is_null()), "name")?;
+            let name = optional(name, |name| out(name, "name"))?;
             (out(info, "info")?, name)
         };
         out.set(handle::with(model, |object| {
             let (kind, names) = object.layer_type(layer_type)?;
             let found = at("tensor", &kind.tensors, tensor)?;
-            name.fill(names.tensors.get(tensor).map_or(ptr::null(), |name| name.as_ptr()));
+            if let Some(name) = name {
+                name.set(names.tensors.get(tensor).map_or(ptr::null(), |name| name.as_ptr()));
+            }
             let flags = [
                 (found.block_input, BAGUALU_TENSOR_BLOCK_INPUT),
                 (found.offload, BAGUALU_TENSOR_OFFLOAD),
@@ -303,13 +305,15 @@ pub unsafe extern "C" fn bagualu_model_op(
     boundary(|| {
         // SAFETY: the contract of this function.
         let (out, name) = unsafe {
-            let name = elements_mut(name, usize::from(!name.is_null()), "name")?;
+            let name = optional(name, |name| out(name, "name"))?;
             (out(info, "info")?, name)
         };
         out.set(handle::with(model, |object| {
             let (kind, names) = object.layer_type(layer_type)?;
             let found = at("op", &kind.ops, op)?;
-            name.fill(names.ops.get(op).map_or(ptr::null(), |name| name.as_ptr()));
+            if let Some(name) = name {
+                name.set(names.ops.get(op).map_or(ptr::null(), |name| name.as_ptr()));
+            }
             Ok(bagualu_op_type {
                 reads: found.reads.bits(),
                 makes: found.makes.bits(),

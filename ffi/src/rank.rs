@@ -76,7 +76,8 @@ pub struct bagualu_rank_config {
     pub controller: *const bagualu_controller_config,
     /// Where device memory comes from; NULL: the device.
     pub allocator: *const bagualu_allocator,
-    /// Pinned memory, bytes, at least the plan's host bytes; 0: those, with what rounding adds.
+    /// Pinned memory, bytes; 0: what the plan needs, that is its host bytes and, since each tensor is rounded up, 256 for
+    /// each that may be out at once. Less is refused.
     pub pool_bytes: u64,
     /// Reloads due at once, bytes; 0: a quarter of the pool.
     pub window_bytes: u64,
@@ -86,7 +87,7 @@ pub struct bagualu_rank_config {
     pub reserved: u32,
 }
 
-versioned!(bagualu_rank_config);
+versioned!(bagualu_rank_config, reserved);
 
 /// What a rank has done since it was made.
 #[repr(C)]

@@ -47,7 +47,7 @@ pub struct bagualu_controller_config {
     pub provision: *const bagualu_provision,
 }
 
-versioned!(bagualu_controller_config);
+versioned!(bagualu_controller_config, reserved);
 
 /// Nothing is recomputed but what the plan says (`bagualu_provision`, `bagualu_decision`).
 pub const BAGUALU_RECOMPUTE_LOCAL: u32 = 0;
@@ -76,7 +76,7 @@ pub struct bagualu_provision {
     pub capacity_bytes: u64,
 }
 
-versioned!(bagualu_provision);
+versioned!(bagualu_provision, reserved);
 
 /// What a controller is made with, and whether forwards and backwards are fused.
 ///

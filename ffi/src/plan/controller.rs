@@ -9,7 +9,7 @@ use super::config::{bagualu_controller_config, bagualu_provision, flag, read_cho
 use super::planned::{Description, Planned};
 use super::schedule::{bagualu_event, bagualu_pipeline, write_events};
 use super::stage::bagualu_stage;
-use crate::arguments::{config, elements, elements_mut, optional, out, out_struct, own_size, versioned};
+use crate::arguments::{config, elements, optional, out, out_struct, own_size, room, versioned};
 use crate::boundary::boundary;
 use crate::handle::{self, handle};
 use crate::layer::bagualu_layer_plan;
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn bagualu_controller_events(
 ) -> bagualu_status {
     boundary(|| {
         // SAFETY: the contract of this function.
-        let (to, count) = unsafe { (elements_mut(events, capacity, "events")?, out(count, "count")?) };
+        let (to, count) = unsafe { (room(events, capacity, "events")?, out(count, "count")?) };
         handle::with(controller, |object| {
             let events = &object.0.description().events;
             count.set(events.len());
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn bagualu_controller_layers(
 ) -> bagualu_status {
     boundary(|| {
         // SAFETY: the contract of this function.
-        let (to, count) = unsafe { (elements_mut(types, capacity, "types")?, out(count, "count")?) };
+        let (to, count) = unsafe { (room(types, capacity, "types")?, out(count, "count")?) };
         handle::with(controller, |object| {
             let description = object.0.description();
             let chunk = description.pipeline.parts(unit).1 as usize;
@@ -263,9 +263,10 @@ pub unsafe extern "C" fn bagualu_controller_layers(
             let layers = description.chunks.get(chunk);
             let layers = layers.ok_or_else(|| Failure::index("unit", unit as usize, units))?;
             count.set(layers.len());
-            let given = to.len();
-            let to = to.get_mut(..layers.len());
-            to.ok_or_else(|| Failure::buffer("types", layers.len(), given))?.copy_from_slice(layers);
+            if to.count() < layers.len() {
+                return Err(Failure::buffer("types", layers.len(), to.count()));
+            }
+            to.write(layers.iter().copied());
             Ok(())
         })
     })

@@ -2,7 +2,7 @@
 
 use bagualu_core::schedule::{Event, Pipeline, ScheduleError};
 
-use crate::arguments::{config, elements_mut, out, versioned};
+use crate::arguments::{Room, config, out, room, versioned};
 use crate::boundary::boundary;
 use crate::status::{Failure, bagualu_status};
 
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn bagualu_pipeline_events(
     boundary(|| {
         // SAFETY: the contract of this function.
         let (pipeline, to, count) = unsafe {
-            let to = elements_mut(events, capacity, "events")?;
+            let to = room(events, capacity, "events")?;
             (config(pipeline, "pipeline")?, to, out(count, "count")?)
         };
         let found = events_of(&pipeline.checked()?)?;
@@ -71,13 +71,11 @@ pub unsafe extern "C" fn bagualu_pipeline_events(
 }
 
 /// Writes events into a caller's array.
-pub(crate) fn write_events(events: &[Event], to: &mut [bagualu_event]) -> Result<(), Failure> {
-    if to.len() < events.len() {
-        return Err(Failure::buffer("events", events.len(), to.len()));
+pub(crate) fn write_events(events: &[Event], to: Room<bagualu_event>) -> Result<(), Failure> {
+    if to.count() < events.len() {
+        return Err(Failure::buffer("events", events.len(), to.count()));
     }
-    for (event, to) in events.iter().zip(to) {
-        *to = (*event).into();
-    }
+    to.write(events.iter().map(|&event| event.into()));
     Ok(())
 }
 

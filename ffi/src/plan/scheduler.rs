@@ -8,7 +8,7 @@ use bagualu_core::interleave::{
 use bagualu_core::limits::MAX_CHAIN;
 
 use crate::arguments::{
-    config, config_or_default, elements, elements_mut, optional, out, out_struct, versioned,
+    check_reserved, config, config_or_default, elements, optional, out, out_struct, room, versioned,
 };
 use crate::boundary::boundary;
 use crate::handle::{self, handle};
@@ -63,7 +63,7 @@ pub struct bagualu_scheduler_config {
     pub reserved: u32,
 }
 
-versioned!(bagualu_scheduler_config);
+versioned!(bagualu_scheduler_config, reserved);
 
 /// An operator of a chain.
 #[repr(C)]
@@ -141,7 +141,7 @@ pub struct bagualu_solution {
     pub reserved: u32,
 }
 
-versioned!(bagualu_solution);
+versioned!(bagualu_solution, reserved);
 
 impl From<Solution> for bagualu_solution {
     fn from(solution: Solution) -> Self {
@@ -195,7 +195,7 @@ pub extern "C" fn bagualu_scheduler_free(scheduler: *mut bagualu_scheduler) -> b
 ///
 /// # Safety
 /// - `chains` is NULL or a struct with its `struct_size` set and arrays as long as their counts; `order` is NULL or has room
-///   for `capacity`; `solution` is NULL or a struct with its `struct_size` set.
+///   for `capacity`, apart from all else; `solution` is NULL or a struct with its `struct_size` set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bagualu_scheduler_schedule(
     scheduler: *mut bagualu_scheduler,
@@ -208,12 +208,12 @@ pub unsafe extern "C" fn bagualu_scheduler_schedule(
         // SAFETY: the contract of this function.
         let (chains, order, out) = unsafe {
             let out = optional(solution, |to| out_struct(to, "solution"))?;
-            (Chains::read(chains)?, elements_mut(order, capacity, "order")?, out)
+            (Chains::read(chains)?, room(order, capacity, "order")?, out)
         };
         let problem = chains.problem()?;
         let count = problem.op_count();
-        if order.len() < count {
-            return Err(Failure::buffer("order", count, order.len()));
+        if order.count() < count {
+            return Err(Failure::buffer("order", count, order.count()));
         }
         let found = handle::with_mut(scheduler, |object| {
             object.order.clear();
@@ -224,9 +224,8 @@ pub unsafe extern "C" fn bagualu_scheduler_schedule(
                 Method::Paper(states) => PaperDp::new(states).schedule(&problem, steps)?,
                 Method::List => List.schedule(&problem, steps)?,
             };
-            for (to, step) in order.iter_mut().zip(steps) {
-                *to = bagualu_step { chain: step.chain as u32, index: step.index.into() };
-            }
+            let step = |step: &mut Step| bagualu_step { chain: step.chain as u32, index: step.index.into() };
+            order.write(steps.iter_mut().map(step));
             Ok(found)
         })?;
         if let Some(out) = out {
@@ -327,6 +326,7 @@ impl TryFrom<&bagualu_chain_op> for Op {
 
     fn try_from(op: &bagualu_chain_op) -> Result<Self, Failure> {
         let bagualu_chain_op { ns, alloc_bytes, free_bytes, .. } = *op;
+        check_reserved("ops", op.reserved)?;
         Ok(Self { resource: resource(op.resource)?, ns, alloc_bytes, free_bytes })
     }
 }

@@ -6,9 +6,7 @@ use bagualu_core::mitigate::{
     Config, Exact, ExactStorage, Limits, PaperGreedy, Problem, RatioGreedy, Selection, Selector, evaluate,
 };
 
-use crate::arguments::{
-    config, config_or_default, elements, elements_mut, optional, out, out_struct, versioned,
-};
+use crate::arguments::{config, config_or_default, elements, optional, out, out_struct, room, versioned};
 use crate::boundary::boundary;
 use crate::handle::{self, handle};
 use crate::layer::{bagualu_layer, bagualu_layer_plan, collectives};
@@ -62,7 +60,7 @@ pub struct bagualu_selector_config {
     pub reserved: u32,
 }
 
-versioned!(bagualu_selector_config);
+versioned!(bagualu_selector_config, reserved);
 
 /// One selection: what the layers may hold.
 #[repr(C)]
@@ -80,7 +78,7 @@ pub struct bagualu_selection_limits {
     pub reserved: u32,
 }
 
-versioned!(bagualu_selection_limits);
+versioned!(bagualu_selection_limits, reserved);
 
 /// What a selection holds and costs.
 #[repr(C)]
@@ -102,7 +100,7 @@ pub struct bagualu_selection {
     pub reserved: u32,
 }
 
-versioned!(bagualu_selection);
+versioned!(bagualu_selection, reserved);
 
 impl From<Selection> for bagualu_selection {
     fn from(selection: Selection) -> Self {
@@ -157,8 +155,8 @@ pub extern "C" fn bagualu_selector_free(selector: *mut bagualu_selector) -> bagu
 /// `BAGUALU_STATUS_INFEASIBLE` and its like if nothing fits; `bagualu_last_shortage` then has the bytes.
 ///
 /// # Safety
-/// - `layers` is NULL or as long as its count, with arrays as long as theirs; `plans` is NULL or has room for as many;
-///   structs have their `struct_size` set.
+/// - `layers` is NULL or as long as its count, with arrays as long as theirs; `plans` is NULL or has room for as many, apart from
+///   all else; structs have their `struct_size` set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bagualu_selector_select(
     selector: *mut bagualu_selector,
@@ -171,7 +169,7 @@ pub unsafe extern "C" fn bagualu_selector_select(
     boundary(|| {
         // SAFETY: the contract of this function.
         let (layers, limits, plans, out) = unsafe {
-            let plans = elements_mut(plans, layer_count, "plans")?;
+            let plans = room(plans, layer_count, "plans")?;
             let out = optional(selection, |to| out_struct(to, "selection"))?;
             (elements(layers, layer_count, "layers")?, config(limits, "limits")?, plans, out)
         };
@@ -179,9 +177,7 @@ pub unsafe extern "C" fn bagualu_selector_select(
             // SAFETY: the contract of this function.
             unsafe { object.take(layers) }?;
             let found = object.select(layers, &limits)?;
-            for (to, plan) in plans.iter_mut().zip(&object.plans) {
-                *to = (*plan).into();
-            }
+            plans.write(object.plans.iter().map(|&plan| plan.into()));
             Ok(found)
         })?;
         if let Some(out) = out {

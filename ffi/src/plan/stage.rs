@@ -7,7 +7,7 @@ use bagualu_core::set::Set;
 
 use super::planned::{Description, LayerTable};
 use super::schedule::events_of;
-use crate::arguments::{elements, versioned};
+use crate::arguments::{check_reserved, elements, versioned};
 use crate::layer::{bagualu_layer_type, bagualu_rooflines};
 use crate::status::{Failure, bagualu_status};
 
@@ -51,7 +51,7 @@ pub struct bagualu_stage {
     pub reserved: u32,
 }
 
-versioned!(bagualu_stage);
+versioned!(bagualu_stage, reserved);
 
 impl Description {
     /// A rank as C describes it.
@@ -98,6 +98,7 @@ impl Description {
 unsafe fn layer_table(kind: &bagualu_layer_type) -> Result<LayerTable, Failure> {
     at_most("tensor_count", kind.tensor_count, MAX_TENSORS)?;
     at_most("op_count", kind.op_count, MAX_OPS)?;
+    check_reserved("types", kind.reserved)?;
     if kind.routed > 1 {
         return Err(Failure::value("routed", kind.routed, "give 0 or 1"));
     }

@@ -28,7 +28,8 @@ pub struct bagualu_again {
     pub tensors: *const bagualu_memory,
     /// Elements of `tensors`.
     pub tensor_count: usize,
-    /// The set of tensors that are there (bit `1 << index`); the others are not saved.
+    /// The set of tensors that are on the device now (bit `1 << index`). The others are not saved, are made again later
+    /// or not at all, or come by another part of a split dispatch.
     pub there: u64,
     /// The unit.
     pub unit: u32,
