@@ -10,12 +10,13 @@
  *   nothing was written to its results, and bagualu_last_message() has a sentence for the user. The library never
  *   prints, aborts or unwinds.
  * - Pointers. Arguments are the object, then what is read, then what is written. A pointer may be NULL only where
- *   that is said; NULL elsewhere is an error, not a crash. Arrays are read and written during the call only.
+ *   that is said; NULL elsewhere is an error, not a crash. Arrays are read and written during the call only. What is
+ *   written overlaps nothing else that the call is given, and need not hold values before.
  * - Handles. Pointers to opaque structs are handles: what _new, _read and _from_ functions make, the matching _free
  *   ends, and _free of NULL does nothing. Handles are numbers, not addresses: one that was freed, belongs to another
  *   object or was never made is an error, not a crash.
  * - Structs. Those with a struct_size as first field may grow: set it to sizeof before every call, be they read
- *   or written, and the rest to 0 where nothing is to be said. Fields of an older header keep their places. Other
+ *   or written, and the rest to 0 where nothing is to be said, reserved always. Fields of an older header keep their places. Other
  *   structs never change.
  * - Threads. A function that takes an object as const may run at the same time on several threads; any other needs it
  *   alone, and finds out if it has it not (BAGUALU_STATUS_BUSY). Different objects are independent of each other.
@@ -407,6 +408,18 @@ enum bagualu_status
      * A saved tensor is not there, not as its model says, or was not saved.
      */
     BAGUALU_STATUS_BAD_TENSOR = 8308,
+    /**
+     * A rank of the group did not come in time.
+     */
+    BAGUALU_STATUS_TIMED_OUT = 8320,
+    /**
+     * A rank left the group: it was freed, or its process is gone.
+     */
+    BAGUALU_STATUS_RANK_LEFT = 8321,
+    /**
+     * An earlier call of this group failed, here or on another rank; make a new one.
+     */
+    BAGUALU_STATUS_GROUP_BROKEN = 8322,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -593,6 +606,16 @@ typedef uint32_t bagualu_dtype;
 typedef struct bagualu_budget bagualu_budget;
 
 /**
+ * A rank's place in a group. All ranks make the same calls in the same order.
+ *
+ * Made by `bagualu_collective_join` over devices or by `bagualu_collective_threads` over threads of one process, freed by
+ * `bagualu_collective_free`. One call at a time; each blocks until all ranks have come or the time-out is over. After a failure
+ * the group is of no further use. Nothing here is needed in an iteration: with the all-to-all dispatcher each
+ * rank holds the count matrix already (`bagualu_group_rows`).
+ */
+typedef struct bagualu_collective bagualu_collective;
+
+/**
  * Decides for one pipeline rank, micro-batch by micro-batch, what to do with each saved tensor.
  *
  * Made by `bagualu_controller_from_model` or `bagualu_controller_from_stage`, freed by `bagualu_controller_free`. It owns all
@@ -744,6 +767,54 @@ typedef struct bagualu_cast_sizes {
      */
     uint64_t scales;
 } bagualu_cast_sizes;
+
+/**
+ * What makes one group of its ranks (`ncclUniqueId`). One rank makes it and brings it to the others.
+ */
+typedef struct bagualu_unique_id {
+    /**
+     * The library's bytes.
+     */
+    uint8_t bytes[128];
+} bagualu_unique_id;
+
+/**
+ * A rank's place in a group over devices.
+ */
+typedef struct bagualu_collective_config {
+    /**
+     * sizeof(bagualu_collective_config), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * `BAGUALU_DEVICE_CUDA` (NCCL) or `BAGUALU_DEVICE_HIP` (RCCL).
+     */
+    uint32_t kind;
+    /**
+     * The number of this rank's device.
+     */
+    uint32_t ordinal;
+    /**
+     * This rank, from 0.
+     */
+    size_t rank;
+    /**
+     * Ranks of the group.
+     */
+    size_t size;
+    /**
+     * What `bagualu_collective_unique_id` made on one of them; read during the call.
+     */
+    const struct bagualu_unique_id *id;
+    /**
+     * How long the other ranks are waited for, ns.
+     */
+    uint64_t timeout_ns;
+    /**
+     * NCCL or RCCL, UTF-8, where its name or its folder is not one that is looked for; else NULL.
+     */
+    const char *library;
+} bagualu_collective_config;
 
 /**
  * Which device to open. All zeros, or NULL in its place: `BAGUALU_DEVICE_AUTO`.
@@ -2034,7 +2105,8 @@ typedef struct bagualu_selection {
 
 /**
  * Where a rank's device memory comes from: a framework's caching allocator. Functions are called on the thread that calls
- * the rank, during that call, and do not throw.
+ * the rank, during that call, and do not throw. `stream` is one of the rank's device: `bagualu_device_raw_stream` gives what
+ * a framework's allocator takes.
  */
 typedef struct bagualu_allocator {
     /**
@@ -2080,7 +2152,8 @@ typedef struct bagualu_rank_config {
      */
     const struct bagualu_allocator *allocator;
     /**
-     * Pinned memory, bytes, at least the plan's host bytes; 0: those, with what rounding adds.
+     * Pinned memory, bytes; 0: what the plan needs, that is its host bytes and, since each tensor is rounded up, 256 for
+     * each that may be out at once. Less is refused.
      */
     uint64_t pool_bytes;
     /**
@@ -2130,7 +2203,8 @@ typedef struct bagualu_again {
      */
     size_t tensor_count;
     /**
-     * The set of tensors that are there (bit `1 << index`); the others are not saved.
+     * The set of tensors that are on the device now (bit `1 << index`). The others are not saved, are made again later
+     * or not at all, or come by another part of a split dispatch.
      */
     uint64_t there;
     /**
@@ -2227,12 +2301,13 @@ bagualu_status bagualu_cast_measure(const struct bagualu_cast *cast, struct bagu
 
 /**
  * Casts a tensor to FP8 in this thread: `from` to `values` and `scales`, which are as long as `bagualu_cast_measure` says.
+ * Buffers that overlap are refused.
  *
  * Thread-safe.
  *
  * The caller sees to it that:
  * - `cast` is NULL or a struct with its `struct_size` set; each buffer is NULL or has its bytes (scales: elements), and
- *   what is written is nobody else's meanwhile.
+ *   what is written is nobody else's meanwhile. What is written need not hold values before.
  */
 bagualu_status bagualu_cast_quantize(const struct bagualu_cast *cast,
                                      const uint8_t *from,
@@ -2243,7 +2318,8 @@ bagualu_status bagualu_cast_quantize(const struct bagualu_cast *cast,
                                      size_t scale_count);
 
 /**
- * Casts back in this thread: `values` and `scales` to `to`.
+ * Casts back in this thread: `values` and `scales` to `to`. Buffers that overlap are refused; where a scale is,
+ * `to` may be zeros.
  *
  * Thread-safe.
  *
@@ -2259,6 +2335,78 @@ bagualu_status bagualu_cast_dequantize(const struct bagualu_cast *cast,
                                        size_t to_bytes);
 
 /**
+ * Makes a group over `size` threads of this process: writes a handle for each rank, in order.
+ *
+ * Thread-safe. Each of `collectives` is the caller's, to be freed by `bagualu_collective_free`; then the others are told that
+ * this rank has left.
+ *
+ * The caller sees to it that:
+ * - `collectives` is NULL or has room for `size`.
+ */
+bagualu_status bagualu_collective_threads(size_t size,
+                                          struct bagualu_collective **collectives);
+
+/**
+ * Makes the id of a group over devices; `kind` and `library` as in `bagualu_collective_config`.
+ *
+ * `BAGUALU_STATUS_DEVICE_ABSENT` if NCCL or RCCL is not on this machine.
+ *
+ * Thread-safe.
+ *
+ * The caller sees to it that:
+ * - `library` is NULL or a string that ends with NUL; `id` is NULL or may be written.
+ */
+bagualu_status bagualu_collective_unique_id(uint32_t kind, const char *library, struct bagualu_unique_id *id);
+
+/**
+ * Joins a group over devices, by NCCL or RCCL. Returns when all ranks have, or after the time-out.
+ *
+ * Thread-safe. `*collective` is the caller's, to be freed by `bagualu_collective_free`.
+ *
+ * The caller sees to it that:
+ * - `config` is NULL or a struct with its `struct_size` set, its id is NULL or may be read, its library NULL or a string that
+ *   ends with NUL; `collective` is NULL or may be written.
+ */
+bagualu_status bagualu_collective_join(const struct bagualu_collective_config *config,
+                                       struct bagualu_collective **collective);
+
+/**
+ * Leaves a group; NULL is nothing.
+ */
+bagualu_status bagualu_collective_free(struct bagualu_collective *collective);
+
+/**
+ * Makes each of the `count` values of `profile` the largest that any rank has: all plan for the slowest and the largest of
+ * them. `count` is the same on all, else every rank fails with `BAGUALU_STATUS_DISAGREEMENT`.
+ *
+ * The caller sees to it that:
+ * - `profile` is NULL or has `count` values, which may be read and written.
+ */
+bagualu_status bagualu_collective_merge_profile(struct bagualu_collective *collective,
+                                                uint64_t *profile,
+                                                size_t count,
+                                                uint64_t timeout_ns);
+
+/**
+ * Makes this rank's thresholds (R* and S* of `bagualu_provision`) the smallest of the group, which serve every rank.
+ *
+ * The caller sees to it that:
+ * - Both are NULL or may be read and written.
+ */
+bagualu_status bagualu_collective_agree_thresholds(struct bagualu_collective *collective,
+                                                   uint32_t *row_threshold,
+                                                   uint32_t *dispatch_threshold,
+                                                   uint64_t timeout_ns);
+
+/**
+ * Refuses to run where any rank's fingerprint (`bagualu_controller_state`) differs: `BAGUALU_STATUS_DISAGREEMENT` on every rank
+ * then.
+ */
+bagualu_status bagualu_collective_agree(struct bagualu_collective *collective,
+                                        uint64_t fingerprint,
+                                        uint64_t timeout_ns);
+
+/**
  * Opens a device; `config` may be NULL.
  *
  * `BAGUALU_STATUS_DEVICE_ABSENT` if its library is not on this machine, `BAGUALU_STATUS_NO_SUCH_DEVICE` if the device is not.
@@ -2272,7 +2420,10 @@ bagualu_status bagualu_device_open(const struct bagualu_device_config *config,
                                    struct bagualu_device **device);
 
 /**
- * Frees a device; NULL is nothing. Engines made of it live on.
+ * Frees a device; NULL is nothing. Engines made of it live on, and the device with them.
+ *
+ * The last of them to be freed ends the device: that blocks until the work of its streams has ended. On the host device
+ * it unmaps all memory that was allocated of it, pinned memory too, given back or not: use none of it after that.
  */
 bagualu_status bagualu_device_free(struct bagualu_device *device);
 
@@ -2347,6 +2498,19 @@ bagualu_status bagualu_device_create_stream(const struct bagualu_device *device,
 bagualu_status bagualu_device_adopt_stream(const struct bagualu_device *device,
                                            void *raw,
                                            uint64_t *stream);
+
+/**
+ * Writes a stream as the framework knows it (`cudaStream_t`, `hipStream_t`), so that it can submit work to it: what
+ * `bagualu_device_adopt_stream` takes. On the host device it is no pointer to anything.
+ *
+ * `*raw` is the device's, or the framework's where it was adopted: it is not to be ended, and is not used after the stream has.
+ *
+ * The caller sees to it that:
+ * - `raw` is NULL or may be written.
+ */
+bagualu_status bagualu_device_raw_stream(const struct bagualu_device *device,
+                                         uint64_t stream,
+                                         void **raw);
 
 /**
  * Ends a stream after its work.
@@ -2430,6 +2594,36 @@ bagualu_status bagualu_device_launch(const struct bagualu_device *device,
                                      void (*function)(void *data),
                                      void *data,
                                      uint64_t stream);
+
+/**
+ * Casts device memory to FP8 as work of `stream`: `from` to `values` and `scales`, which have the bytes that
+ * `bagualu_cast_measure` says (4 for each scale, aligned to 4). Bits are those of `bagualu_cast_quantize`.
+ *
+ * `BAGUALU_STATUS_UNSUPPORTED` on a CUDA or HIP device whose compiler library is not on this machine.
+ *
+ * The caller sees to it that:
+ * - `cast` is NULL or a struct with its `struct_size` set. The memory is of this device, does not overlap, and lives until this
+ *   work has ended; until then `from` stays as it is and nobody else uses the others.
+ */
+bagualu_status bagualu_device_quantize(const struct bagualu_device *device,
+                                       const struct bagualu_cast *cast,
+                                       struct bagualu_memory from,
+                                       struct bagualu_memory values,
+                                       struct bagualu_memory scales,
+                                       uint64_t stream);
+
+/**
+ * Casts back as work of `stream`: what `bagualu_device_quantize` has written to `to`.
+ *
+ * The caller sees to it that:
+ * - As for `bagualu_device_quantize`, with `values` and `scales` that stay as they are; a cast of this kind wrote them.
+ */
+bagualu_status bagualu_device_dequantize(const struct bagualu_device *device,
+                                         const struct bagualu_cast *cast,
+                                         struct bagualu_memory values,
+                                         struct bagualu_memory scales,
+                                         struct bagualu_memory to,
+                                         uint64_t stream);
 
 /**
  * Makes an engine of a device.
@@ -2554,7 +2748,7 @@ bagualu_status bagualu_engine_read(const struct bagualu_engine *engine, struct b
  * Thread-safe.
  *
  * The caller sees to it that:
- * - `counts` is NULL or as long as `count_count`; `rows` is NULL or has room for `ranks`.
+ * - `counts` is NULL or as long as `count_count`; `rows` is NULL or has room for `ranks`, apart from `counts`.
  */
 bagualu_status bagualu_group_rows(const uint32_t *counts,
                                   size_t count_count,
@@ -3067,7 +3261,7 @@ bagualu_status bagualu_scheduler_free(struct bagualu_scheduler *scheduler);
  *
  * The caller sees to it that:
  * - `chains` is NULL or a struct with its `struct_size` set and arrays as long as their counts; `order` is NULL or has room
- *   for `capacity`; `solution` is NULL or a struct with its `struct_size` set.
+ *   for `capacity`, apart from all else; `solution` is NULL or a struct with its `struct_size` set.
  */
 bagualu_status bagualu_scheduler_schedule(struct bagualu_scheduler *scheduler,
                                           const struct bagualu_chains *chains,
@@ -3111,8 +3305,8 @@ bagualu_status bagualu_selector_free(struct bagualu_selector *selector);
  * `BAGUALU_STATUS_INFEASIBLE` and its like if nothing fits; `bagualu_last_shortage` then has the bytes.
  *
  * The caller sees to it that:
- * - `layers` is NULL or as long as its count, with arrays as long as theirs; `plans` is NULL or has room for as many;
- *   structs have their `struct_size` set.
+ * - `layers` is NULL or as long as its count, with arrays as long as theirs; `plans` is NULL or has room for as many, apart from
+ *   all else; structs have their `struct_size` set.
  */
 bagualu_status bagualu_selector_select(struct bagualu_selector *selector,
                                        const struct bagualu_layer *layers,

@@ -14,6 +14,10 @@ use crate::boundary::boundary;
 use crate::handle::{self, handle};
 use crate::status::{Failure, bagualu_status};
 
+mod cast;
+
+pub use cast::*;
+
 /// A device: its memory, streams, events and copies.
 ///
 /// Made by `bagualu_device_open`, freed by `bagualu_device_free`. All functions may run on any number of threads at once.
@@ -290,6 +294,27 @@ pub unsafe extern "C" fn bagualu_device_adopt_stream(
         let out = unsafe { out(stream, "stream") }?;
         // SAFETY: the contract of this function.
         out.set(on(device, |device| unsafe { device.adopt_stream(raw) })?.number());
+        Ok(())
+    })
+}
+
+/// Writes a stream as the framework knows it (`cudaStream_t`, `hipStream_t`), so that it can submit work to it: what
+/// `bagualu_device_adopt_stream` takes. On the host device it is no pointer to anything.
+///
+/// `*raw` is the device's, or the framework's where it was adopted: it is not to be ended, and is not used after the stream has.
+///
+/// # Safety
+/// - `raw` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bagualu_device_raw_stream(
+    device: *const bagualu_device,
+    stream: u64,
+    raw: *mut *mut c_void,
+) -> bagualu_status {
+    boundary(|| {
+        // SAFETY: the contract of this function.
+        let out = unsafe { out(raw, "raw") }?;
+        out.set(on(device, |device| device.raw_stream(Stream::numbered(stream)))?);
         Ok(())
     })
 }

@@ -14,6 +14,7 @@ mod boundary;
 #[cfg(feature = "cxx")]
 mod bridge;
 mod cast;
+mod collective;
 mod device;
 mod engine;
 mod group;
@@ -27,6 +28,7 @@ mod rank;
 mod status;
 
 pub use cast::*;
+pub use collective::*;
 pub use device::*;
 pub use engine::*;
 pub use group::*;

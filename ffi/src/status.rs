@@ -15,6 +15,7 @@ use bagualu_core::planner::PlannerError;
 use bagualu_core::provision::ProvisionError;
 use bagualu_core::schedule::ScheduleError;
 use bagualu_core::stage::StageError;
+use bagualu_exec::collective::{CollectiveError, Disagreement};
 use bagualu_exec::device::DeviceError;
 use bagualu_exec::engine::EngineError;
 use bagualu_exec::fp8::CastError;
@@ -135,6 +136,13 @@ pub enum bagualu_status {
     Waits = 8307,
     /// A saved tensor is not there, not as its model says, or was not saved.
     BadTensor = 8308,
+
+    /// A rank of the group did not come in time.
+    TimedOut = 8320,
+    /// A rank left the group: it was freed, or its process is gone.
+    RankLeft = 8321,
+    /// An earlier call of this group failed, here or on another rank; make a new one.
+    GroupBroken = 8322,
 }
 
 /// The name of a status, as in the header (`BAGUALU_STATUS_INFEASIBLE`); `BAGUALU_STATUS_UNKNOWN` for any other number.
@@ -208,6 +216,9 @@ names! {
     Hook c"BAGUALU_STATUS_HOOK"
     Waits c"BAGUALU_STATUS_WAITS"
     BadTensor c"BAGUALU_STATUS_BAD_TENSOR"
+    TimedOut c"BAGUALU_STATUS_TIMED_OUT"
+    RankLeft c"BAGUALU_STATUS_RANK_LEFT"
+    GroupBroken c"BAGUALU_STATUS_GROUP_BROKEN"
 }
 
 /// Why a call failed. One word, so that calls that do not fail carry little.
@@ -432,6 +443,31 @@ impl From<GroupError> for Failure {
             GroupError::RowsOverflow { .. } => bagualu_status::Overflow,
             GroupError::Mismatch { .. } | GroupError::ProfileLength { .. } => bagualu_status::Disagreement,
             _ => bagualu_status::InvalidValue,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<Disagreement> for Failure {
+    fn from(error: Disagreement) -> Self {
+        match error {
+            Disagreement::Group(error) => error.into(),
+            Disagreement::Collective(error) => error.into(),
+            error => Self::new(bagualu_status::Disagreement, error.to_string()),
+        }
+    }
+}
+
+impl From<CollectiveError> for Failure {
+    fn from(error: CollectiveError) -> Self {
+        let status = match error {
+            CollectiveError::Device(error) => return error.into(),
+            CollectiveError::TimedOut { .. } => bagualu_status::TimedOut,
+            CollectiveError::Left { .. } => bagualu_status::RankLeft,
+            CollectiveError::Broken => bagualu_status::GroupBroken,
+            CollectiveError::Length { .. } => bagualu_status::Disagreement,
+            CollectiveError::Rank { .. } => bagualu_status::InvalidValue,
+            _ => bagualu_status::Driver,
         };
         Self::new(status, error.to_string())
     }

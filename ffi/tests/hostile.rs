@@ -172,6 +172,9 @@ fn devices() -> Vec<Row<bagualu_device>> {
         bagualu_device_release_pinned(NOTHING);
         bagualu_device_create_stream(0, p());
         bagualu_device_adopt_stream(null_mut(), p());
+        bagualu_device_raw_stream(u64::MAX, p());
+        bagualu_device_quantize(f32s(s()), NOTHING, NOTHING, NOTHING, u64::MAX);
+        bagualu_device_dequantize(f32s(s()), NOTHING, NOTHING, NOTHING, u64::MAX);
         bagualu_device_destroy_stream(u64::MAX);
         bagualu_device_synchronize(u64::MAX);
         bagualu_device_create_event(p());
@@ -188,6 +191,23 @@ fn devices() -> Vec<Row<bagualu_device>> {
 }
 
 /// An engine of no units is refused before its device is looked at.
+/// A cast that can be made, of one number.
+fn f32s(cast: *mut bagualu_cast) -> *mut bagualu_cast {
+    if matches!(MODE.get(), Mode::Valid) {
+        // SAFETY: a whole struct, made by `s`.
+        unsafe { (*cast).dtype = bagualu_dtype::F32 as u32 };
+    }
+    cast
+}
+
+fn collectives() -> Vec<Row<bagualu_collective>> {
+    rows! { bagualu_collective:
+        bagualu_collective_merge_profile(p(), 1, 0);
+        bagualu_collective_agree_thresholds(p(), p(), 0);
+        bagualu_collective_agree(0, 0);
+    }
+}
+
 fn units(config: *mut bagualu_engine_config) {
     if matches!(MODE.get(), Mode::Valid) {
         // SAFETY: a whole struct, made by `s`.
@@ -252,6 +272,9 @@ fn others() -> Vec<Row<c_void>> {
         bagualu_model_read(s(), p());
         bagualu_group_rows(p(), 1, 1, p(), 1);
         bagualu_group_decide(p(), 1, 0, 1, p(), p());
+        bagualu_collective_threads(1, p());
+        bagualu_collective_unique_id(BAGUALU_DEVICE_CUDA, null(), p());
+        bagualu_collective_join(s(), p());
         bagualu_cast_measure(s(), o());
         bagualu_cast_quantize(s(), null(), 0, null_mut(), 0, null_mut(), 0);
         bagualu_cast_dequantize(s(), null(), 0, null(), 0, null_mut(), 0);
@@ -409,6 +432,8 @@ fn handles_and_pointers_are_refused_by_every_function() {
         refuse_all(&devices(), freed(|| device, |h| bagualu_device_free(h)), foreign, |h| {
             bagualu_device_free(h)
         });
+        let alone = freed(|| made(|out| bagualu_collective_threads(1, out)), |h| bagualu_collective_free(h));
+        refuse_all(&collectives(), alone, foreign, |h| bagualu_collective_free(h));
         let old = freed(a_selector, |h| bagualu_selector_free(h));
         let other = made(|out| bagualu_scheduler_new(null(), out));
         refuse_all(&selectors(), old, other.cast(), |h| bagualu_selector_free(h));
@@ -427,6 +452,10 @@ fn pointers_are_refused_by_functions_without_a_handle() {
             let found = call(null_mut());
             match mode {
                 Mode::Null => assert_eq!(found, bagualu_status::NullPointer, "{name}: {}", message()),
+                // What it writes are bytes, which lie right anywhere.
+                Mode::Misaligned if name == "bagualu_collective_unique_id" => {
+                    assert_ne!(found, bagualu_status::Panic, "{name}: {}", message())
+                }
                 Mode::Misaligned => assert_eq!(found, bagualu_status::Misaligned, "{name}: {}", message()),
                 Mode::Valid => assert_ne!(found, bagualu_status::Panic, "{name}: {}", message()),
                 Mode::Newer if !READ.get() => {
@@ -460,6 +489,7 @@ fn the_tables_name_every_function_of_the_header() {
         "bagualu_device_free",
         "bagualu_engine_free",
         "bagualu_rank_free",
+        "bagualu_collective_free",
     ];
     let tabled: BTreeSet<&str> = names(models())
         .chain(names(budgets()))
@@ -467,6 +497,7 @@ fn the_tables_name_every_function_of_the_header() {
         .chain(names(schedulers()))
         .chain(names(controllers()))
         .chain(names(devices()))
+        .chain(names(collectives()))
         .chain(names(engines()))
         .chain(names(ranks()))
         .chain(names(others()))

@@ -9,7 +9,8 @@ use crate::arguments::versioned;
 use crate::status::{Failure, bagualu_status};
 
 /// Where a rank's device memory comes from: a framework's caching allocator. Functions are called on the thread that calls
-/// the rank, during that call, and do not throw.
+/// the rank, during that call, and do not throw. `stream` is one of the rank's device: `bagualu_device_raw_stream` gives what
+/// a framework's allocator takes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bagualu_allocator {
