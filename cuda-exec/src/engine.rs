@@ -19,62 +19,21 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bagualu_core::cost::LayerModel;
-use bagualu_core::schedule::{Event, most_in_flight};
-use bagualu_core::stage::StageModel;
+use crate::device::{Device, DeviceError, DeviceSlice, Stream};
+use crate::pool::{PinnedPool, PoolUsage};
 
-use crate::device::{ALIGNMENT, Device, DeviceError, DeviceSlice, Stream};
-use crate::pool::{PinnedPool, PoolConfig, PoolUsage};
-
+mod config;
 mod error;
 mod lanes;
 mod slot;
 mod ticket;
 
+pub use config::EngineConfig;
 pub use error::EngineError;
 use lanes::{Failure, Lanes};
 use slot::{Order, Slot, Stage};
 use ticket::{Dropped, Handle, parts_of};
 pub use ticket::{Reservation, Ticket};
-
-/// How an engine is set up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EngineConfig {
-    /// Pinned memory.
-    pub pool: PoolConfig,
-    /// Tensors that may be out at once.
-    pub slots: u32,
-    /// Units (micro-batch, chunk) of one iteration.
-    pub units: u32,
-    /// Reloads due at once, bytes: how far copies in run ahead of backward. One is due whatever its size.
-    pub window_bytes: u64,
-    /// Reloads due at once.
-    pub window_tensors: u32,
-}
-
-impl EngineConfig {
-    /// `cap_bytes` of pinned memory for an iteration of `units`; 4,096 tensors, and reloads a quarter of the cap ahead.
-    pub const fn new(cap_bytes: u64, units: u32) -> Self {
-        let pool = PoolConfig { cap_bytes, slab_bytes: 0 };
-        Self { pool, slots: 4_096, units, window_bytes: cap_bytes / 4, window_tensors: 64 }
-    }
-
-    /// For all that the planner may offload at once on a rank: the stage's host bytes, and what rounding to
-    /// [`ALIGNMENT`] adds for each tensor in flight.
-    pub fn for_rank(stage: &StageModel<'_>, events: &[Event]) -> Self {
-        let most = |model: &LayerModel<'_>| model.tensors.iter().filter(|tensor| tensor.offload).count();
-        let layer = stage.types.iter().map(most).max().unwrap_or(0);
-        let layers = stage.chunks.iter().map(|layers| layers.len()).max().unwrap_or(0);
-        let slots = most_in_flight(events).saturating_mul(layers).saturating_mul(layer);
-        let slots = u32::try_from(slots).unwrap_or(MOST_SLOTS).clamp(1, MOST_SLOTS);
-        let rounding = u64::from(slots) * ALIGNMENT;
-        let units = u32::try_from(events.len() / 2).unwrap_or(u32::MAX);
-        Self { slots, ..Self::new(stage.host_bytes.saturating_add(rounding), units) }
-    }
-}
-
-/// Slots of [`EngineConfig::for_rank`] at most.
-const MOST_SLOTS: u32 = 1 << 16;
 
 /// Which saved tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -198,7 +157,7 @@ impl Engine {
     ///
     /// # Safety
     /// - `from` is memory of this device. It lives, unchanged, until [`poll_copied_out`](Self::poll_copied_out) returns its
-    ///   tensor, [`drain`](Self::drain) succeeds or the engine is dropped.
+    ///   tensor, [`drain`](Self::drain) succeeds or the engine is dropped; after [`EngineError::Lost`], until the device ends.
     pub unsafe fn offload(
         &mut self,
         from: DeviceSlice,
@@ -308,7 +267,8 @@ impl Engine {
     ///
     /// # Safety
     /// - `into` is memory of this device. It lives, and nothing else uses it, until work submitted to the consumer after
-    ///   [`wait`](Self::wait) runs, [`cancel`](Self::cancel) or [`drain`](Self::drain) succeeds or the engine is dropped.
+    ///   [`wait`](Self::wait) runs, [`cancel`](Self::cancel) or [`drain`](Self::drain) succeeds or the engine is dropped;
+    ///   after [`EngineError::Lost`], until the device ends.
     pub unsafe fn reload(
         &mut self,
         ticket: &Ticket,
@@ -340,8 +300,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Work submitted to `consumer` from now on starts after the tensor is back. Uses the ticket up; on
-    /// [`EngineError::OutOfOrder`] the tensor is given up with it.
+    /// Work submitted to `consumer` from now on starts after the tensor is back. Uses the ticket up; on any error the
+    /// tensor is given up with it, and its copy-in may still be under way: [`drain`](Self::drain) says when it has ended.
     pub fn wait(&mut self, ticket: Ticket, consumer: Stream) -> Result<(), EngineError> {
         self.begin()?;
         let index = self.find(&ticket.0)?;
@@ -400,6 +360,11 @@ impl Engine {
     /// The stream of copies in, for an allocator that hands out memory by stream.
     pub fn copy_in_stream(&self) -> Stream {
         self.lanes.back
+    }
+
+    /// How it was set up.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
     }
 
     /// The device.
@@ -493,8 +458,13 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        let lanes = self.lanes.synchronize();
+        // A lane that is gone does not say when its copies end; their own events do.
+        let leaving = self.leaving.iter().map(|&index| self.slots[index as usize].left);
+        let arriving = self.arriving.iter().map(|&index| self.slots[index as usize].arrived);
+        let copies = leaving.chain(arriving).map(|end| self.device.wait(end));
         // Copies that cannot be known to have ended may still use the pinned memory: then it stays.
-        if self.lanes.synchronize().is_err() {
+        if copies.fold(lanes, Result::and).is_err() {
             self.pool.leak();
         }
         for event in self.slots.iter().flat_map(|slot| [slot.left, slot.arrived]) {

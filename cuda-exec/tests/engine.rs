@@ -1,6 +1,7 @@
 //! The offload engine on the host device.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -413,24 +414,54 @@ fn dropping_everything_under_way_waits_for_it() {
     assert_eq!(host.pinned_usage().bytes, 0, "the pool is unpinned");
 }
 
+/// Ends the lane of copies out by a producer that panics once a copy behind it was submitted.
+fn lose(bench: &mut Bench, host: &HostDevice) -> EngineError {
+    let from = bench.filled(1, 1_000);
+    let gate = Gate::before(host, bench.compute);
+    host.run(bench.compute, || std::panic::resume_unwind(Box::new(()))).expect("submitted");
+    let _ticket = bench.offload(key(7, 0, 0), from);
+    gate.open();
+    bench.engine.block_until_released(1).expect_err("lost")
+}
+
 #[test]
 fn lost_copies_end_the_engine_with_a_typed_error() {
     let host = Arc::new(host());
     let mut bench = Bench::new(Arc::<HostDevice>::clone(&host), config());
-    let from = bench.filled(1, 1_000);
-    host.run(bench.compute, || std::panic::resume_unwind(Box::new(()))).expect("submitted");
-    let reservation = bench.engine.reserve(key(0, 0, 0), 1_000).expect("room");
-    // SAFETY: `from` lives as long as the device.
-    let offloaded = unsafe { bench.engine.offload(from, bench.compute, reservation) };
-    let lost = match offloaded {
-        Err(error) => error,
-        Ok(_ticket) => bench.engine.block_until_released(1).expect_err("lost"),
-    };
-    assert!(matches!(&lost, EngineError::Device(_) | EngineError::Lost(_)), "{lost:?}");
-    if let EngineError::Lost(_) = lost {
-        assert_eq!(bench.engine.poll_copied_out(), Err(lost.clone()));
-        assert_eq!(bench.engine.reserve(key(0, 0, 0), 1).expect_err("lost"), lost);
-        assert_eq!(bench.engine.drain(), Err(lost));
-    }
+    let lost = lose(&mut bench, &host);
+    assert!(matches!(lost, EngineError::Lost(_)), "{lost:?}");
+    assert_eq!(bench.engine.poll_copied_out(), Err(lost.clone()));
+    assert_eq!(bench.engine.reserve(key(0, 0, 0), 1).expect_err("lost"), lost);
+    assert_eq!(bench.engine.drain(), Err(lost));
     drop(bench);
+}
+
+#[test]
+fn an_engine_that_lost_copies_out_waits_for_those_in() {
+    let host = Arc::new(host());
+    let mut bench = Bench::new(Arc::<HostDevice>::clone(&host), config());
+    let from = bench.filled(7, 50_000);
+    let ticket = bench.offload(key(0, 0, 0), from);
+    bench.engine.drain().expect("done");
+    assert_eq!(bench.copied_out(), [key(0, 0, 0)]);
+    let into = bench.filled(0, 50_000);
+    let other = host.create_stream(StreamUse::Compute).expect("a stream");
+    let gate = Gate::before(&host, other);
+    // SAFETY: `into` lives as long as the device.
+    unsafe { bench.engine.reload(&ticket, into, Some(other)) }.expect("submitted");
+    let lost = lose(&mut bench, &host);
+    assert!(matches!(lost, EngineError::Lost(_)), "{lost:?}");
+    let opened = Arc::new(AtomicBool::new(false));
+    let opener = std::thread::spawn({
+        let opened = Arc::clone(&opened);
+        move || {
+            std::thread::sleep(Duration::from_millis(50));
+            opened.store(true, Ordering::SeqCst);
+            gate.open();
+        }
+    });
+    drop(bench);
+    assert!(opened.load(Ordering::SeqCst), "the copy in was still under way");
+    assert_eq!(bytes(into), pattern(7, 50_000));
+    opener.join().expect("opened");
 }

@@ -42,7 +42,7 @@ pub enum EngineError {
         /// Bytes named.
         named: u64,
     },
-    /// No copy-out is under way, so waiting would not free the bytes.
+    /// The copy-outs under way, if any, are of fewer bytes in all: waiting would not free as many.
     NothingLeaving {
         /// Bytes to be freed.
         bytes: u64,
@@ -50,6 +50,7 @@ pub enum EngineError {
     /// The device refused before anything was under way; the engine goes on.
     Device(DeviceError),
     /// Copies were lost. The engine takes no more work, and keeps its host memory: end the iteration, drop the engine.
+    /// Device memory of its copies under way stays until the device ends.
     Lost(DeviceError),
 }
 

@@ -86,9 +86,10 @@ impl Lanes {
         self.mark(arrived, self.back, into)
     }
 
+    /// Blocks for both, also where one fails.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
-        self.device.synchronize(self.out)?;
-        self.device.synchronize(self.back)
+        let out = self.device.synchronize(self.out);
+        out.and(self.device.synchronize(self.back))
     }
 
     /// `then` goes on after what was submitted to `first`.

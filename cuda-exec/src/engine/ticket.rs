@@ -87,9 +87,10 @@ impl Dropped {
     /// Called by the ticket.
     fn tell(&self, slot: u32, generation: u32) {
         if let Some(place) = self.generations.get(slot as usize) {
-            // Swaps, not stores: whoever sees a later ticket's also sees what this one told before it, and none is
-            // overwritten by an engine that looks meanwhile.
-            place.swap(generation, Ordering::Relaxed);
+            // Read and written at once: whoever sees a later ticket's also sees what this one told before it, and none
+            // is overwritten by an engine that looks meanwhile, nor by a ticket of an earlier use of the slot.
+            let newer = |told| (told == 0 || is_later(generation, told)).then_some(generation);
+            let _ = place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, newer);
             self.any.swap(true, Ordering::Release);
         }
     }
@@ -106,6 +107,11 @@ impl Dropped {
             }
         }
     }
+}
+
+/// Whether one generation of a slot came after another: they wrap around, and half of them are never told at once.
+fn is_later(generation: u32, other: u32) -> bool {
+    generation.wrapping_sub(other) as i32 > 0
 }
 
 #[cfg(all(test, loom))]
@@ -151,6 +157,12 @@ mod tests {
         assert_eq!(told(), []);
         assert_eq!(kept.into_parts(), (2, 9));
         assert_eq!(told(), [], "used up, not dropped");
+        // A stale one dropped after a live one, also where the generations have wrapped around, hides nothing.
+        for (stale, live) in [(8, 9), (u32::MAX, 1)] {
+            drop(Handle::new(1, live, Arc::clone(&dropped)));
+            drop(Handle::new(1, stale, Arc::clone(&dropped)));
+            assert_eq!(told(), [(1, live)]);
+        }
         let raw = Handle::new(3, 5, Arc::clone(&dropped)).into_raw();
         assert_eq!((parts_of(raw), told()), ((3, 5), vec![]));
     }
