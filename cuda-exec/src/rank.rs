@@ -34,7 +34,7 @@ pub struct Rank<'c> {
     /// The event under way, or that comes next.
     at: usize,
     forward: Option<Forward>,
-    backward: Option<u32>,
+    backward: Option<Backward>,
     counts: Counts,
 }
 
@@ -45,6 +45,13 @@ struct Forward {
     layers: usize,
     /// The next one, decided and not yet admitted.
     decided: Option<LayerDecision>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Backward {
+    unit: u32,
+    /// The layer whose backward runs.
+    layer: Option<usize>,
 }
 
 /// What a rank has done since it was made.
@@ -78,7 +85,9 @@ impl<'c> Rank<'c> {
     /// The forward of `unit` starts; what the next backward needs begins to come back, if there is room.
     pub fn begin_forward(&mut self, unit: u32) -> Result<(), RankError> {
         self.report_copies()?;
-        self.recover_early()?;
+        if self.forward.is_none() && self.events.get(self.at) == Some(&Event::Forward(unit)) {
+            self.recover_early()?;
+        }
         self.controller.handle_forward(unit)?;
         self.forward = Some(Forward { unit, layers: 0, decided: None });
         Ok(())
@@ -169,15 +178,21 @@ impl<'c> Rank<'c> {
     pub fn begin_backward(&mut self, unit: u32) -> Result<(), RankError> {
         self.report_copies()?;
         self.controller.handle_backward(unit)?;
-        self.backward = Some(unit);
+        self.backward = Some(Backward { unit, layer: None });
         Ok(())
     }
 
     /// Waits until `layer` may be recovered, and brings its saved tensors back for work submitted to the compute stream
-    /// from now on.
+    /// from now on. The layer before it must have been undone: the controller counts one at a time.
     pub fn recover(&mut self, layer: usize, hook: &mut dyn Hook) -> Result<(), RankError> {
-        let unit = self.backward_under_way("recover")?;
+        let Backward { unit, layer: under_way } = self.backward_under_way("recover")?;
+        if under_way.is_some() {
+            let needs = "the layer recovered before it to have been undone";
+            return Err(StoreError::OutOfOrder { call: "recover", unit, layer, needs }.into());
+        }
+        self.store.may_recover(unit, layer)?;
         self.admit(|controller| controller.poll_recovery(layer))?;
+        self.backward = Some(Backward { unit, layer: Some(layer) });
         self.store.recover(unit, layer, hook)?;
         Ok(self.store.poll_reloads()?)
     }
@@ -185,32 +200,37 @@ impl<'c> Rank<'c> {
     /// In how many parts the dispatch of a layer of the backward was split; more than 1:
     /// [`recover_part`](Self::recover_part) before the backward of each.
     pub fn parts(&self, layer: usize) -> Result<u32, RankError> {
-        Ok(self.store.parts(self.backward_under_way("parts")?, layer)?)
+        Ok(self.store.parts(self.backward_under_way("parts")?.unit, layer)?)
     }
 
     /// Brings one part of a split dispatch back, in place of the part before.
     pub fn recover_part(&mut self, layer: usize, part: u32, hook: &mut dyn Hook) -> Result<(), RankError> {
-        let unit = self.backward_under_way("recover_part")?;
+        let unit = self.backward_under_way("recover_part")?.unit;
         Ok(self.store.recover_part(unit, layer, part, hook)?)
     }
 
     /// A saved tensor of the backward under way.
     pub fn tensor(&self, layer: usize, tensor: usize) -> Result<DeviceSlice, RankError> {
-        let unit = self.backward_under_way("tensor")?;
+        let unit = self.backward_under_way("tensor")?.unit;
         self.store.tensor(unit, layer, tensor).ok_or(RankError::NotThere { unit, layer, tensor })
     }
 
     /// The layer's backward has been submitted: its tensors are freed.
     pub fn layer_undone(&mut self, layer: usize) -> Result<(), RankError> {
-        let unit = self.backward_under_way("layer_undone")?;
+        let Backward { unit, .. } = self.backward_under_way("layer_undone")?;
         self.store.release(unit, layer)?;
         self.controller.handle_recovery_done()?;
+        self.backward = Some(Backward { unit, layer: None });
         self.report_copies()
     }
 
-    /// The backward has ended: nothing of its unit is left.
+    /// The backward has ended: nothing of its unit is left, as each of its layers has been undone.
     pub fn end_backward(&mut self) -> Result<(), RankError> {
-        self.backward_under_way("end_backward")?;
+        let Backward { unit, .. } = self.backward_under_way("end_backward")?;
+        if let Some(layer) = self.store.first_held(unit) {
+            let needs = "it and all others of the unit to have been undone";
+            return Err(StoreError::OutOfOrder { call: "end_backward", unit, layer, needs }.into());
+        }
         self.controller.handle_backward_done()?;
         self.backward = None;
         self.at += 1;
@@ -245,6 +265,12 @@ impl<'c> Rank<'c> {
     /// The saved tensors.
     pub fn store(&mut self) -> &mut Store<'c> {
         &mut self.store
+    }
+
+    /// Blocks until every copy under way has ended, and tells the controller.
+    pub fn drain(&mut self) -> Result<(), RankError> {
+        self.store.drain()?;
+        self.report_copies()
     }
 
     /// Waits for copies to the host until the controller lets the next step run.
@@ -298,7 +324,7 @@ impl<'c> Rank<'c> {
         forward.map(|forward| (forward.unit, forward.layers - 1)).ok_or(RankError::Idle { call })
     }
 
-    fn backward_under_way(&self, call: &'static str) -> Result<u32, RankError> {
+    fn backward_under_way(&self, call: &'static str) -> Result<Backward, RankError> {
         self.backward.ok_or(RankError::Idle { call })
     }
 }

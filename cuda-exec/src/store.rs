@@ -15,12 +15,12 @@
 
 use bagualu_core::cost::LayerStorage;
 use bagualu_core::layer::LayerPlan;
-use bagualu_core::schedule::Pipeline;
+use bagualu_core::schedule::{Event, Pipeline};
 use bagualu_core::set::Set;
 use bagualu_core::stage::StageModel;
 
-use crate::device::{DeviceSlice, Stream};
-use crate::engine::{Engine, EngineError, Key, Reservation, Ticket};
+use crate::device::{ALIGNMENT, DeviceSlice, Stream};
+use crate::engine::{Engine, EngineConfig, EngineError, Key, Reservation, Ticket};
 use crate::fp8::Cast;
 use crate::recompute::{Again, Hook, Order};
 
@@ -169,10 +169,7 @@ impl<'c> Store<'c> {
         let mut storage = Box::<LayerStorage>::default();
         let orders = stage.types.iter().map(|model| Order::new(model, &stage.rooflines, &mut storage));
         let orders = orders.collect::<Result<_, _>>().map_err(|error| OpenError::Stage(error.into()))?;
-        let (cap, host_bytes) = (engine.usage().pool.cap, stage.host_bytes);
-        if cap < host_bytes {
-            return Err(OpenError::PoolTooSmall { cap, host_bytes });
-        }
+        check_engine(&engine, &stage, &pipeline)?;
         let strides = Strides {
             layers: stage.chunks.iter().map(|layers| layers.len()).max().unwrap_or(0),
             tensors: stage.types.iter().map(|model| model.tensors.len()).max().unwrap_or(0),
@@ -298,13 +295,13 @@ impl<'c> Store<'c> {
     /// The layer's forward has been submitted: drops, casts and copies out what the plan says.
     pub fn settle(&mut self, unit: u32, layer: usize) -> Result<(), StoreError> {
         let place = self.place(unit, layer)?;
-        self.step("settle", place, Phase::Forward, Phase::Settled, "a layer whose forward runs")?;
-        let Layer { kind, plan, .. } = self.layers[place.index];
+        let Layer { phase, kind, plan, .. } = self.layers[place.index];
         let tracked = self.orders[kind].tracked;
-        let there = self.on_device(place);
-        if let Some(tensor) = (tracked - there - plan.recompute).iter().next() {
+        let missing = tracked - self.on_device(place) - plan.recompute;
+        if let (Phase::Forward, Some(tensor)) = (phase, missing.iter().next()) {
             return Err(StoreError::NotSaved { tensor });
         }
+        self.step("settle", place, Phase::Forward, Phase::Settled, "a layer whose forward runs")?;
         for tensor in (tracked & plan.recompute).iter() {
             self.free_wide(place, tensor)?;
             self.cell_mut(place, tensor).state = State::Dropped;
@@ -358,10 +355,20 @@ impl<'c> Store<'c> {
         Ok(Some(Left { unit, bytes }))
     }
 
-    /// Blocks until copy-outs of `bytes` have ended, oldest first; [`poll_copied_out`](Self::poll_copied_out) tells which.
+    /// Blocks until copy-outs have ended that free `bytes`, or all that are under way, oldest first;
+    /// [`poll_copied_out`](Self::poll_copied_out) tells which. [`EngineError::NothingLeaving`] where none is.
     pub fn block_until_released(&mut self, bytes: u64) -> Result<(), StoreError> {
+        // A tensor may have fewer bytes than its model, even none, and its copy-out frees the model's.
         let leaving = self.engine.usage().leaving_bytes;
-        Ok(self.engine.block_until_released(bytes.min(leaving.max(1)))?)
+        match self.engine.block_until_released(bytes.min(leaving)) {
+            Err(EngineError::NothingLeaving { .. }) => Err(EngineError::NothingLeaving { bytes }.into()),
+            waited => Ok(waited?),
+        }
+    }
+
+    /// Blocks until every copy under way has ended; [`poll_copied_out`](Self::poll_copied_out) tells which left.
+    pub fn drain(&mut self) -> Result<(), StoreError> {
+        Ok(self.engine.drain()?)
     }
 
     /// Where a tensor of a layer is on the device, as it was saved.
@@ -378,9 +385,9 @@ impl<'c> Store<'c> {
         self.units.get(unit as usize).is_some_and(|unit| unit.away > 0 && unit.leaving == 0)
     }
 
-    /// The engine.
-    pub fn engine(&mut self) -> &mut Engine {
-        &mut self.engine
+    /// The engine: what it has under way is the store's alone to change.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The stream that tensors are made and used on.
@@ -411,7 +418,12 @@ impl<'c> Store<'c> {
         }
         // SAFETY: the memory is the store's, which keeps it until `poll_copied_out` names it; nothing writes it, by the
         // contract of `save`.
-        let ticket = unsafe { self.engine.offload(memory, self.compute, reservation)? };
+        let submitted = unsafe { self.engine.offload(memory, self.compute, reservation) };
+        if let Err(EngineError::Lost(_)) = submitted {
+            // Part of it may be under way: the memory stays.
+            self.cell_mut(place, tensor).state = State::Leaving(memory);
+        }
+        let ticket = submitted?;
         let cell = self.cell_mut(place, tensor);
         (cell.state, cell.ticket) = (State::Leaving(memory), Some(ticket));
         self.units[place.unit as usize].leaving += 1;
@@ -447,6 +459,11 @@ impl<'c> Store<'c> {
         Ok(Place { unit, layer, index: unit as usize * self.strides.layers + layer })
     }
 
+    fn is_leaving(&self, place: Place) -> bool {
+        let tensors = self.orders[self.layers[place.index].kind].tracked;
+        tensors.iter().any(|tensor| matches!(self.cell(place, tensor).state, State::Leaving(_)))
+    }
+
     fn step(
         &mut self,
         call: &'static str,
@@ -478,6 +495,26 @@ impl<'c> Store<'c> {
     fn note_mut(&mut self, place: Place, op: usize) -> &mut Note {
         &mut self.notes[place.index * self.strides.ops + op]
     }
+}
+
+/// That an engine has what the planner counts on: what it lacks would be missed in the middle of an iteration.
+fn check_engine(engine: &Engine, stage: &StageModel<'_>, pipeline: &Pipeline) -> Result<(), OpenError> {
+    let units = pipeline.units().map_err(OpenError::Schedule)?;
+    let mut events = vec![Event::Forward(0); 2 * units as usize];
+    pipeline.events(&mut events).map_err(OpenError::Schedule)?;
+    let needed = EngineConfig::for_rank(stage, &events);
+    let (cap, needed_bytes) = (engine.usage().pool.cap, needed.pool.cap_bytes / ALIGNMENT * ALIGNMENT);
+    if cap < needed_bytes {
+        return Err(OpenError::PoolTooSmall { cap, host_bytes: stage.host_bytes, needed: needed_bytes });
+    }
+    let given = engine.config();
+    for (what, given, needed) in [("slots", given.slots, needed.slots), ("units", given.units, needed.units)]
+    {
+        if given < needed {
+            return Err(OpenError::EngineTooSmall { what, given, needed });
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Store<'_> {

@@ -95,6 +95,14 @@ fn operators_wait_for_the_bytes_that_they_count_on() {
 }
 
 #[test]
+fn a_backward_out_of_order_is_refused_and_changes_nothing() {
+    for (seed, chunks, device_bytes) in [(0, 1, 320_000), (1, 1, 260_000), (2, 2, 600_000)] {
+        let job = Job { seed, chunks, iterations: 2, misused: true, ..Job::new(device_bytes) };
+        assert!(run_exactly(job).checked > 0);
+    }
+}
+
+#[test]
 fn with_everything_kept_the_same_job_fails() {
     let job = Job { controlled: false, ..Job::new(320_000) };
     let error = run(Arc::new(host(job.device_bytes)), job).expect_err("more than there is");

@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use bagualu_core::cost::{Bytes, LayerModel, OpModel, Rooflines, TensorModel, Time};
 use bagualu_core::layer::{LayerPlan, Resource, Strategy};
@@ -10,12 +11,13 @@ use bagualu_core::roofline::Knee;
 use bagualu_core::schedule::Pipeline;
 use bagualu_core::set::Set;
 use bagualu_core::stage::StageModel;
-use bagualu_exec::device::{Device, DeviceSlice, Stream, StreamUse};
-use bagualu_exec::engine::{Engine, EngineConfig};
+use bagualu_exec::device::{ALIGNMENT, Device, DeviceError, DeviceSlice, Stream, StreamUse};
+use bagualu_exec::engine::{Engine, EngineConfig, EngineError};
 use bagualu_exec::fp8::{Block, Cast, CastShape, Format, Overflow, Scaling, Source};
 use bagualu_exec::host::{HostConfig, HostDevice};
+use bagualu_exec::pool::PoolConfig;
 use bagualu_exec::recompute::{Again, NoHook};
-use bagualu_exec::store::{DeviceAllocator, Left, OpenError, Saved, Store, StoreError};
+use bagualu_exec::store::{Allocator, DeviceAllocator, Left, OpenError, Saved, Store, StoreError};
 
 const BYTES: u64 = 2_048;
 const HOST: u64 = 1 << 20;
@@ -58,12 +60,21 @@ fn ops() -> [OpModel; 6] {
 
 /// Everything that a store needs, for `test`.
 fn with_store(test: impl FnOnce(&mut Store<'_>, &Arc<HostDevice>)) {
+    with_allocator(|host| Box::new(DeviceAllocator::new(Arc::<HostDevice>::clone(host))), test);
+}
+
+fn with_allocator(
+    allocator: impl FnOnce(&Arc<HostDevice>) -> Box<dyn Allocator>,
+    test: impl FnOnce(&mut Store<'_>, &Arc<HostDevice>),
+) {
     let (tensors, ops) = (tensors(), ops());
     let types =
         [LayerModel { tensors: &tensors, ops: &ops, moe: Set::EMPTY, experts: Set::EMPTY, routed: false }];
     let host = Arc::new(HostDevice::open(HostConfig::default()).expect("a host"));
     let compute = host.create_stream(StreamUse::Compute).expect("a stream");
-    let mut store = open(&host, &types, HOST, compute).expect("a store");
+    let allocator = allocator(&host);
+    let config = EngineConfig { slots: 64, ..EngineConfig::new(HOST + 64 * ALIGNMENT, 4) };
+    let mut store = open(&host, &types, config, allocator, compute).expect("a store");
     test(&mut store, &host);
     host.synchronize(compute).expect("no work was lost");
     drop(store);
@@ -73,7 +84,8 @@ fn with_store(test: impl FnOnce(&mut Store<'_>, &Arc<HostDevice>)) {
 fn open<'c>(
     host: &Arc<HostDevice>,
     types: &'c [LayerModel<'c>],
-    cap_bytes: u64,
+    config: EngineConfig,
+    allocator: Box<dyn Allocator>,
     compute: Stream,
 ) -> Result<Store<'c>, OpenError> {
     const CHUNKS: &[&[u16]] = &[&[0, 0]];
@@ -88,9 +100,8 @@ fn open<'c>(
         fused: false,
     };
     let device: Arc<dyn Device> = Arc::<HostDevice>::clone(host);
-    let config = EngineConfig { slots: 64, ..EngineConfig::new(cap_bytes, 4) };
-    let engine = Engine::new(Arc::clone(&device), config).expect("an engine");
-    Store::new(stage, Pipeline::new(2, 0, 4), engine, Box::new(DeviceAllocator::new(device)), compute)
+    let engine = Engine::new(device, config).expect("an engine");
+    Store::new(stage, Pipeline::new(2, 0, 4), engine, allocator, compute)
 }
 
 fn bytes(of: DeviceSlice) -> &'static mut [u8] {
@@ -212,7 +223,7 @@ fn what_is_offloaded_after_all_does_not_come_back_early() {
         assert_eq!(store.engine().usage().returning_bytes, 0);
         let again = store.offload_after_all(0, 0, Set::one(A)).expect_err("it is away");
         assert!(matches!(again, StoreError::OutOfOrder { .. }), "{again}");
-        store.engine().drain().expect("done");
+        store.drain().expect("done");
         while store.poll_copied_out().expect("no loss").is_some() {}
         store.announce(0).expect("a unit");
         store.poll_reloads().expect("all are due");
@@ -236,7 +247,7 @@ fn a_tensor_smaller_than_its_model_is_counted_as_the_model_says() {
             save(store, tensor, memory).expect("saved");
         }
         store.settle(0, 0).expect("settled");
-        store.engine().drain().expect("done");
+        store.drain().expect("done");
         for _ in [A, C] {
             let left = store.poll_copied_out().expect("no loss");
             assert_eq!(left, Some(Left { unit: 0, bytes: BYTES }));
@@ -349,6 +360,11 @@ fn what_does_not_fit_the_model_is_refused() {
         }
         let error = store.settle(0, 0).expect_err("not all are there");
         assert!(matches!(error, StoreError::NotSaved { tensor: X }), "{error}");
+        for tensor in [X, B, C] {
+            let memory = filled(store, tensor);
+            save(store, tensor, memory).expect("saved, as nothing has changed");
+        }
+        store.settle(0, 0).expect("all are there");
     });
 }
 
@@ -380,14 +396,154 @@ fn places_that_do_not_exist_are_refused() {
 }
 
 #[test]
-fn a_pool_smaller_than_the_planner_was_told_is_refused() {
+fn an_engine_smaller_than_the_planner_was_told_is_refused() {
     let (tensors, ops) = (tensors(), ops());
     let types =
         [LayerModel { tensors: &tensors, ops: &ops, moe: Set::EMPTY, experts: Set::EMPTY, routed: false }];
     let host = Arc::new(HostDevice::open(HostConfig::default()).expect("a host"));
     let compute = host.create_stream(StreamUse::Compute).expect("a stream");
-    let error = open(&host, &types, HOST / 2, compute).expect_err("too small");
-    assert_eq!(error, OpenError::PoolTooSmall { cap: HOST / 2, host_bytes: HOST });
+    // Two units in flight, of two layers with four tensors that may be offloaded.
+    let needed = HOST + 16 * ALIGNMENT;
+    let enough = EngineConfig { slots: 16, ..EngineConfig::new(needed, 4) };
+    let open = |config| {
+        let allocator = Box::new(DeviceAllocator::new(Arc::<HostDevice>::clone(&host)));
+        open(&host, &types, config, allocator, compute)
+    };
+    drop(open(enough).expect("just enough"));
+    for cap in [HOST / 2, HOST, needed - ALIGNMENT] {
+        let pool = PoolConfig { cap_bytes: cap, ..enough.pool };
+        let error = open(EngineConfig { pool, ..enough }).expect_err("too small");
+        assert_eq!(error, OpenError::PoolTooSmall { cap, host_bytes: HOST, needed });
+    }
+    let error = open(EngineConfig { slots: 15, ..enough }).expect_err("too few");
+    assert_eq!(error, OpenError::EngineTooSmall { what: "slots", given: 15, needed: 16 });
+    let error = open(EngineConfig { units: 3, ..enough }).expect_err("too few");
+    assert_eq!(error, OpenError::EngineTooSmall { what: "units", given: 3, needed: 4 });
+}
+
+#[test]
+fn steps_out_of_order_are_refused_and_change_nothing() {
+    with_store(|store, host| {
+        let out_of_order = |result: Result<(), StoreError>| match result {
+            Err(StoreError::OutOfOrder { .. }) => {}
+            other => panic!("{other:?}"),
+        };
+        out_of_order(store.release(0, 0));
+        forward(store, plan(&[(A, Strategy::Offload)]));
+        out_of_order(store.release(0, 0));
+        out_of_order(store.recover(0, 0, &mut NoHook));
+        let gate = gate(host, store.compute());
+        store.settle(0, 0).expect("settled");
+        out_of_order(store.settle(0, 0));
+        // Its copy out is under way.
+        out_of_order(store.recover(0, 0, &mut NoHook));
+        out_of_order(store.release(0, 0));
+        drop(gate);
+        store.drain().expect("done");
+        assert_eq!(store.poll_copied_out().expect("no loss"), Some(Left { unit: 0, bytes: BYTES }));
+        out_of_order(store.release(0, 0));
+        assert!(store.tensor(0, 0, B).is_some(), "nothing was freed");
+        store.recover(0, 0, &mut NoHook).expect("recovered");
+        out_of_order(store.recover(0, 0, &mut NoHook));
+        host.synchronize(store.compute()).expect("done");
+        assert_eq!(bytes(store.tensor(0, 0, A).expect("back")), [A as u8 + 1; BYTES as usize]);
+        store.release(0, 0).expect("released");
+        out_of_order(store.release(0, 0));
+    });
+}
+
+#[test]
+fn a_tensor_without_bytes_that_leaves_is_waited_for() {
+    with_store(|store, host| {
+        store.enter(0, 0, 1, plan(&[(C, Strategy::Offload)]), 1).expect("entered");
+        for (tensor, length) in [(X, BYTES), (A, BYTES), (B, BYTES), (C, 0), (D, BYTES)] {
+            let memory = store.allocate(length).expect("memory");
+            save(store, tensor, memory).expect("saved");
+        }
+        let gate = gate(host, store.compute());
+        store.settle(0, 0).expect("settled");
+        let opener = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            drop(gate);
+        });
+        store.block_until_released(BYTES).expect("it frees what its model says");
+        assert_eq!(store.poll_copied_out().expect("no loss"), Some(Left { unit: 0, bytes: BYTES }));
+        let error = store.block_until_released(BYTES).expect_err("nothing is leaving");
+        let none = EngineError::NothingLeaving { bytes: BYTES };
+        assert!(matches!(&error, StoreError::Engine(engine) if *engine == none), "{error}");
+        opener.join().expect("opened");
+    });
+}
+
+/// Hands out at once what was given back, whatever the streams: as an allocator of one stream may.
+#[derive(Debug)]
+struct Recycling {
+    host: Arc<HostDevice>,
+    all: Vec<DeviceSlice>,
+    free: Vec<DeviceSlice>,
+}
+
+impl Allocator for Recycling {
+    fn allocate(&mut self, bytes: u64, _stream: Stream) -> Result<DeviceSlice, DeviceError> {
+        if let Some(at) = self.free.iter().rposition(|memory| memory.bytes() == bytes) {
+            return Ok(self.free.swap_remove(at));
+        }
+        let memory = self.host.allocate(bytes)?;
+        self.all.push(memory);
+        Ok(memory)
+    }
+
+    unsafe fn free(&mut self, memory: DeviceSlice, _stream: Stream) -> Result<(), DeviceError> {
+        self.free.push(memory);
+        Ok(())
+    }
+}
+
+impl Drop for Recycling {
+    fn drop(&mut self) {
+        for memory in self.all.drain(..) {
+            // SAFETY: allocated here, and all work has ended before the store is dropped.
+            unsafe { self.host.free(memory) }.expect("its own");
+        }
+    }
+}
+
+#[test]
+fn copies_in_wait_for_the_compute_stream_unless_the_allocator_minds_streams() {
+    let recycling = |host: &Arc<HostDevice>| -> Box<dyn Allocator> {
+        Box::new(Recycling { host: Arc::clone(host), all: Vec::new(), free: Vec::new() })
+    };
+    with_allocator(recycling, |store, host| {
+        forward(store, plan(&[(A, Strategy::Offload)]));
+        settle(store);
+        let block = filled(store, 98);
+        let gate = gate(host, store.compute());
+        let read = Arc::new(Mutex::new(Vec::new()));
+        let reader = Arc::clone(&read);
+        host.run(store.compute(), move || reader.lock().expect("whole").extend_from_slice(bytes(block)))
+            .expect("submitted");
+        // SAFETY: the compute stream alone uses it.
+        unsafe { store.free(block) }.expect("given back");
+        store.recover(0, 0, &mut NoHook).expect("recovered");
+        assert_eq!(store.tensor(0, 0, A), Some(block), "handed out again");
+        // Time for a copy in that does not wait.
+        std::thread::sleep(Duration::from_millis(50));
+        drop(gate);
+        host.synchronize(store.compute()).expect("done");
+        assert_eq!(*read.lock().expect("whole"), [99; BYTES as usize]);
+        assert_eq!(bytes(block), [A as u8 + 1; BYTES as usize]);
+        store.release(0, 0).expect("released");
+    });
+}
+
+/// A piece of work that ends when the sender is dropped.
+fn gate(host: &HostDevice, stream: Stream) -> mpsc::Sender<()> {
+    let (open, closed) = mpsc::channel();
+    host.run(stream, move || {
+        let _ = closed.recv();
+    })
+    .expect("submitted");
+    open
 }
 
 #[test]

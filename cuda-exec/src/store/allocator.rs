@@ -17,6 +17,12 @@ pub trait Allocator: fmt::Debug + Send {
     /// - `memory` was allocated here, is whole, and is given back once.
     /// - No work uses it but what was submitted to `stream` before, and what that waits for.
     unsafe fn free(&mut self, memory: DeviceSlice, stream: Stream) -> Result<(), DeviceError>;
+
+    /// Whether [`allocate`](Self::allocate) minds its stream: what other streams did with the memory before has ended, or
+    /// `stream` waits for it. Else copies in start after all that was submitted to the compute stream, which may still use it.
+    fn minds_streams(&self) -> bool {
+        false
+    }
 }
 
 /// Memory of the device itself, for programs without an allocator of their own.
@@ -80,9 +86,17 @@ impl Allocator for DeviceAllocator {
             None => self.device.create_event()?,
         };
         // Where no event says when its work ends, the memory stays allocated.
-        self.device.record(event, stream)?;
+        if let Err(error) = self.device.record(event, stream) {
+            self.events.push(event);
+            return Err(error);
+        }
         self.freed.push_back((event, memory));
         self.reap()
+    }
+
+    /// What was freed is handed out once its work has ended.
+    fn minds_streams(&self) -> bool {
+        true
     }
 }
 
@@ -99,6 +113,26 @@ impl Drop for DeviceAllocator {
         }
         for event in self.events.drain(..) {
             let _ = self.device.destroy_event(event);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::host::{HostConfig, HostDevice};
+
+    #[test]
+    fn a_free_that_fails_keeps_its_event() {
+        let host = Arc::new(HostDevice::open(HostConfig::default()).expect("a host"));
+        let mut allocator = DeviceAllocator::new(host);
+        let unknown = Stream::numbered(u64::MAX);
+        for _ in 0..3 {
+            let memory = allocator.allocate(64, unknown).expect("memory");
+            // SAFETY: nothing uses it.
+            let freed = unsafe { allocator.free(memory, unknown) };
+            assert!(freed.is_err(), "there is no such stream");
+            assert_eq!((allocator.events.len(), allocator.freed.len()), (1, 0));
         }
     }
 }

@@ -157,6 +157,17 @@ pub enum OpenError {
         cap: u64,
         /// The planner's host bytes.
         host_bytes: u64,
+        /// These, and what rounding to [`ALIGNMENT`](crate::device::ALIGNMENT) adds for each tensor that may be out at once.
+        needed: u64,
+    },
+    /// The engine has fewer places for tensors, or units, than the schedule needs.
+    EngineTooSmall {
+        /// The field of [`EngineConfig`](crate::engine::EngineConfig).
+        what: &'static str,
+        /// What it is.
+        given: u32,
+        /// What it is to be at least.
+        needed: u32,
     },
 }
 
@@ -165,11 +176,14 @@ impl fmt::Display for OpenError {
         match self {
             Self::Stage(error) => error.fmt(f),
             Self::Schedule(error) => error.fmt(f),
-            Self::PoolTooSmall { cap, host_bytes } => write!(
+            Self::PoolTooSmall { cap, host_bytes, needed } => write!(
                 f,
-                "the pinned pool is capped at {cap} bytes and the planner may offload {host_bytes}; raise `cap_bytes`, or \
-                 lower the stage's host bytes"
+                "the pinned pool is capped at {cap} bytes and the planner may offload {host_bytes}, which take up to \
+                 {needed}; raise `cap_bytes`, or lower the stage's host bytes"
             ),
+            Self::EngineTooSmall { what, given, needed } => {
+                write!(f, "the engine has {given} {what} and the schedule needs {needed}; raise `{what}`")
+            }
         }
     }
 }

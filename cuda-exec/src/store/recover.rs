@@ -27,10 +27,28 @@ impl Store<'_> {
     /// [`recover_part`](Self::recover_part). Each hook is called at most once, also where one fails.
     pub fn recover(&mut self, unit: u32, layer: usize, hook: &mut dyn Hook) -> Result<(), StoreError> {
         let place = self.place(unit, layer)?;
-        let needs = "its forward to have ended, and is done once";
-        self.step("recover", place, Phase::Settled, Phase::Recovered, needs)?;
+        self.may_recover(unit, layer)?;
+        if self.is_leaving(place) {
+            return Err(self.out_of_order("recover", place, "its copies out to have been reported"));
+        }
+        self.layers[place.index].phase = Phase::Recovered;
         let tracked = self.orders[self.layers[place.index].kind].tracked;
         self.bring_back(place, tracked - self.by_part(place), None, hook)
+    }
+
+    /// Whether a layer is between its forward and its backward.
+    pub(crate) fn may_recover(&self, unit: u32, layer: usize) -> Result<(), StoreError> {
+        let place = self.place(unit, layer)?;
+        match self.layers[place.index].phase {
+            Phase::Settled => Ok(()),
+            _ => Err(self.out_of_order("recover", place, "its forward to have ended, and is done once")),
+        }
+    }
+
+    /// The first layer of a unit that has not been released since it was entered.
+    pub(crate) fn first_held(&self, unit: u32) -> Option<usize> {
+        let layers = self.layers.chunks(self.strides.layers.max(1)).nth(unit as usize)?;
+        layers.iter().position(|layer| layer.phase != Phase::Empty)
     }
 
     /// Brings one part of a split dispatch back, in place of the part before.
@@ -66,11 +84,8 @@ impl Store<'_> {
     /// The layer's backward has been submitted: frees what is left of its tensors.
     pub fn release(&mut self, unit: u32, layer: usize) -> Result<(), StoreError> {
         let place = self.place(unit, layer)?;
+        self.step("release", place, Phase::Recovered, Phase::Empty, "the layer recovered")?;
         let tensors = self.orders[self.layers[place.index].kind].tracked;
-        if tensors.iter().any(|tensor| matches!(self.cell(place, tensor).state, State::Leaving(_))) {
-            return Err(self.out_of_order("release", place, "its copies out to have been reported"));
-        }
-        self.layers[place.index].phase = Phase::Empty;
         tensors.iter().try_for_each(|tensor| self.let_go(place, tensor))
     }
 
@@ -169,13 +184,15 @@ impl Store<'_> {
             _ => return Err(self.out_of_order("recover", place, "its copies out to have been reported")),
         }
         let into = self.allocator.allocate(self.cell(place, tensor).bytes, self.engine.copy_in_stream())?;
+        // What an allocator that minds no streams hands out, the compute stream may still use.
+        let after = (!self.allocator.minds_streams()).then_some(self.compute);
         let cell = &self.cells[place.index * self.strides.tensors + tensor];
         let Some(ticket) = &cell.ticket else {
             return Err(self.out_of_order("recover", place, "a ticket for what is away"));
         };
         // SAFETY: the memory is the store's, allocated for the copy's stream; it is used once `arrive` has been called and
         // freed after that, or after `cancel`.
-        let started = unsafe { self.engine.reload(ticket, into, None) };
+        let started = unsafe { self.engine.reload(ticket, into, after) };
         if let Err(error) = started {
             self.keep_or_free(into, &error)?;
             return Err(error.into());

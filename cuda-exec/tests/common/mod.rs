@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bagualu_core::controller::{Controller, Gate, LayerDecision, Settings};
+use bagualu_core::controller::{Controller, ControllerError, Gate, LayerDecision, Settings};
 use bagualu_core::cost::{LayerModel, LayerStorage, Rooflines};
 use bagualu_core::group::{GroupRows, RowThreshold};
 use bagualu_core::layer::{LayerPlan, Strategy};
@@ -16,7 +16,7 @@ use bagualu_core::stage::StageModel;
 use bagualu_exec::device::{Device, DeviceSlice, Stream, StreamUse};
 use bagualu_exec::engine::{Engine, EngineConfig};
 use bagualu_exec::rank::{Counts, Rank, RankError};
-use bagualu_exec::recompute::{Again, HookError};
+use bagualu_exec::recompute::{Again, HookError, NoHook};
 use bagualu_exec::store::{DeviceAllocator, Saved, Store, StoreError};
 use bagualu_model::{Buffers, Memory};
 
@@ -56,6 +56,8 @@ pub struct Job {
     pub failing_hook: Option<u64>,
     /// By how many bytes each forward is said to hold more than planned.
     pub measured_above: u64,
+    /// Whether each backward is also driven out of order, which must be refused and change nothing.
+    pub misused: bool,
 }
 
 impl Job {
@@ -75,6 +77,7 @@ impl Job {
             casts: false,
             failing_hook: None,
             measured_above: 0,
+            misused: false,
         }
     }
 }
@@ -356,7 +359,7 @@ impl Program<'_> {
 
     fn forward(&mut self, unit: u32) -> Result<(), RankError> {
         if self.job.drained {
-            self.rank.store().engine().drain().map_err(StoreError::Engine)?;
+            self.rank.store().drain()?;
         }
         if self.job.controlled {
             self.rank.begin_forward(unit)?;
@@ -501,10 +504,35 @@ impl Program<'_> {
             self.rank.begin_backward(unit)?;
         }
         for layer in (0..self.layers(unit)).rev() {
+            self.misuse(unit, None);
             self.recover(unit, layer)?;
+            self.misuse(unit, Some(layer));
             self.undo(unit, layer)?;
         }
         if self.job.controlled { self.rank.end_backward() } else { Ok(()) }
+    }
+
+    /// Takes every step of a backward that is not the next one.
+    fn misuse(&mut self, unit: u32, recovered: Option<usize>) {
+        if !self.job.misused {
+            return;
+        }
+        let refused = |step: &str, result: Result<(), RankError>| match result {
+            Err(RankError::Store(StoreError::OutOfOrder { .. }))
+            | Err(RankError::Controller(ControllerError::OutOfOrder { .. })) => {}
+            other => panic!("{step} of {unit}, {recovered:?} recovered: {other:?}"),
+        };
+        for layer in (0..self.layers(unit)).filter(|&layer| Some(layer) != recovered) {
+            refused("layer_undone", self.rank.layer_undone(layer));
+            if recovered.is_some() {
+                refused("recover", self.rank.recover(layer, &mut NoHook));
+            }
+        }
+        if let Some(layer) = recovered {
+            refused("recover", self.rank.recover(layer, &mut NoHook));
+        }
+        refused("end_backward", self.rank.end_backward());
+        refused("begin_backward", self.rank.begin_backward(unit));
     }
 
     fn recover(&mut self, unit: u32, layer: usize) -> Result<(), RankError> {
