@@ -271,3 +271,27 @@ fn wide(bits: u32, source: Source) -> f64 {
         }
     }
 }
+
+#[test]
+fn sizes_without_elements_are_not_walked() {
+    let scalings =
+        [Scaling::Unit, Scaling::Blocks(Block::default()), Scaling::Blocks(Block { rows: 1, columns: 1 })];
+    for (rows, columns) in [(1 << 60, 0), (u64::MAX, 0), (0, 1 << 60), (0, u64::MAX), (0, 0)] {
+        for (scaling, source) in
+            scalings.into_iter().flat_map(|scaling| Source::ALL.map(|source| (scaling, source)))
+        {
+            let Ok(shape) = CastShape::new(rows, columns, scaling, source) else {
+                assert_eq!(usize::try_from(rows.max(columns)).ok(), None, "{rows} by {columns}");
+                continue;
+            };
+            let cast = Cast { shape, format: Format::E4m3, overflow: Overflow::Nan };
+            assert_eq!((shape.source_bytes(), shape.stored_bytes()), (0, 0));
+            for isa in Isa::available() {
+                cast.quantize_with(isa, &[], &mut [], &mut []).expect("nothing to cast");
+                cast.dequantize_with(isa, &[], &[], &mut []).expect("nothing to cast");
+            }
+            assert_eq!(cast.quantize_launch(), None);
+            assert!(cast.quantize(&[0], &mut [], &mut []).is_err(), "lengths are still compared");
+        }
+    }
+}
