@@ -82,7 +82,8 @@ impl<A: Api> Communicator<A> {
             return Err(outside);
         };
         let functions = Functions::load(&library_of(A::BACKEND, config.library.as_deref())?)?;
-        let (stream, event) = (gpu.create_stream(StreamUse::Compute)?, gpu.create_event()?);
+        let stream = gpu.create_stream(StreamUse::Compute)?;
+        let event = gpu.create_event().inspect_err(|_| drop(gpu.destroy_stream(stream)))?;
         let mut group = Self { gpu, functions, raw: Raw(null_mut()), rank, size, stream, event };
         let limit = Limit::new(timeout);
         let code = {
@@ -95,33 +96,38 @@ impl<A: Api> Communicator<A> {
         Ok(group)
     }
 
+    /// Runs `work`, and ends the communicator if it fails, wherever: the other ranks may be in the call that this one did not
+    /// make, and would take its next one for that.
+    fn or_end(
+        &mut self,
+        work: impl FnOnce(&Self) -> Result<(), CollectiveError>,
+    ) -> Result<(), CollectiveError> {
+        if self.raw.0.is_null() {
+            return Err(CollectiveError::Broken);
+        }
+        work(self).inspect_err(|_| self.end())
+    }
+
     /// Runs `call` from `own` into as many values as `all` holds, on this rank's stream.
     fn run(
-        &mut self,
+        &self,
         own: &[u64],
         all: &mut [u64],
         timeout: Duration,
         name: &'static str,
         call: impl FnOnce(&Self, u64, u64, *mut c_void) -> i32,
     ) -> Result<(), CollectiveError> {
-        if self.raw.0.is_null() {
-            return Err(CollectiveError::Broken);
-        }
         if own.is_empty() {
             return Ok(());
         }
         let limit = Limit::new(timeout);
-        let gpu = Arc::clone(&self.gpu);
-        let buffers = Buffers::new(&gpu, own.len(), all.len())?;
+        let buffers = Buffers::new(&self.gpu, own.len(), all.len())?;
         buffers.write(own);
         let result = self.submit(&buffers, name, limit, call).and_then(|()| self.finish(limit));
         match result {
             Ok(()) => buffers.read(all),
-            Err(_) => {
-                self.end();
-                // What was submitted may still write to them, and waiting for it might never end.
-                std::mem::forget(buffers);
-            }
+            // What was submitted may still write to them, and waiting for it might never end.
+            Err(_) => std::mem::forget(buffers),
         }
         result
     }
@@ -199,23 +205,29 @@ impl<A: Api> Collective for Communicator<A> {
     }
 
     fn gather(&mut self, own: &[u64], all: &mut [u64], timeout: Duration) -> Result<(), CollectiveError> {
-        if own.len().checked_mul(self.size) != Some(all.len()) {
-            return Err(CollectiveError::Length { own: own.len(), all: all.len() });
-        }
         let count = own.len();
-        self.run(own, all, timeout, "ncclAllGather", |group, from, to, stream| {
-            let (from, to) = (from as *const c_void, to as *mut c_void);
-            // SAFETY: both are device memory of `count` and `count` times the group's size of 64-bit values.
-            unsafe { (group.functions.ncclAllGather)(from, to, count, UINT64, group.raw.0, stream) }
+        self.or_end(|group| {
+            if count.checked_mul(group.size) != Some(all.len()) {
+                return Err(CollectiveError::Length { own: count, all: all.len() });
+            }
+            group.run(own, all, timeout, "ncclAllGather", |group, from, to, stream| {
+                let (from, to) = (from as *const c_void, to as *mut c_void);
+                // SAFETY: both are device memory of `count` and `count` times the group's size of 64-bit values.
+                unsafe { (group.functions.ncclAllGather)(from, to, count, UINT64, group.raw.0, stream) }
+            })
         })
     }
 
     fn max(&mut self, values: &mut [u64], timeout: Duration) -> Result<(), CollectiveError> {
         let own = values.to_vec();
-        self.run(&own, values, timeout, "ncclAllReduce", |group, from, to, stream| {
-            let (from, to) = (from as *const c_void, to as *mut c_void);
-            // SAFETY: both are device memory of as many 64-bit values.
-            unsafe { (group.functions.ncclAllReduce)(from, to, own.len(), UINT64, MAX, group.raw.0, stream) }
+        self.or_end(|group| {
+            group.run(&own, values, timeout, "ncclAllReduce", |group, from, to, stream| {
+                let (from, to) = (from as *const c_void, to as *mut c_void);
+                // SAFETY: both are device memory of as many 64-bit values.
+                unsafe {
+                    (group.functions.ncclAllReduce)(from, to, own.len(), UINT64, MAX, group.raw.0, stream)
+                }
+            })
         })
     }
 }

@@ -26,6 +26,14 @@ impl Stub {
         unsafe { self.0.get::<unsafe extern "C" fn(i32)>(b"stub_break").expect("in the stub")(code) };
     }
 
+    /// The stream or event made after `count` more of them fails with `code`.
+    pub fn refuse_after(&self, count: i32, code: i32) {
+        // SAFETY: the signature in `stub.h`.
+        let refuse = unsafe { self.0.get::<unsafe extern "C" fn(i32, i32)>(b"stub_refuse_after") };
+        // SAFETY: as above.
+        unsafe { refuse.expect("in the stub")(count, code) };
+    }
+
     /// Streams, events and allocations that live.
     pub fn live(&self) -> i32 {
         // SAFETY: the signature in `stub.h`.
@@ -214,6 +222,40 @@ pub fn ranks_agree(id: impl Fn() -> UniqueId, join: impl Join, stub: &Stub) {
     assert_eq!(late, [Ok(()), Ok(()), Ok(())]);
     // Each of the two ranks that gave up leaves its device and pinned buffer, as work under way may write to them.
     left(stub, 4);
+    failed_calls_end_the_group(&|| join(0, 1, id(), LONG), stub);
     let outside = join(3, 3, id(), SHORT).unwrap_err();
     assert_eq!(outside, CollectiveError::Rank { rank: 3, size: 3 });
+}
+
+/// A call that fails ends the group on its rank, however early: the others may be in it. Nothing is left of a failed `join`.
+fn failed_calls_end_the_group(alone: &dyn Fn() -> Result<Box<dyn Collective>, CollectiveError>, stub: &Stub) {
+    const LONG: Duration = Duration::from_secs(600);
+    let before = stub.live();
+    type Call = fn(&mut dyn Collective) -> Result<(), CollectiveError>;
+    // Too little room; the device refuses the memory of either call.
+    let calls: [(i32, Call); 3] = [
+        (0, |group| group.gather(&[1, 2], &mut [0], LONG)),
+        (2, |group| group.gather(&[1], &mut [0], LONG)),
+        (2, |group| group.max(&mut [1], LONG)),
+    ];
+    for (code, call) in calls {
+        let mut group = alone().expect("a group of one");
+        group.gather(&[1], &mut [0], LONG).expect("a group that works");
+        stub.break_with(code);
+        let failed = call(&mut *group);
+        stub.break_with(0);
+        assert!(matches!(&failed, Err(error) if *error != CollectiveError::Broken), "{failed:?}");
+        assert_eq!(group.gather(&[1], &mut [0], LONG), Err(CollectiveError::Broken));
+        assert_eq!(group.max(&mut [1], LONG), Err(CollectiveError::Broken));
+    }
+    left(stub, before);
+    let joined = (0..100).find(|&count| {
+        stub.refuse_after(count, 2);
+        let joined = alone();
+        left(stub, before + if joined.is_ok() { 2 } else { 0 });
+        joined.is_ok()
+    });
+    assert_eq!(joined, Some(2), "a stream and an event are made");
+    stub.refuse_after(-1, 0);
+    left(stub, before);
 }

@@ -47,12 +47,16 @@ static pthread_mutex_t calling = PTHREAD_MUTEX_INITIALIZER;
 static struct stream *default_streams[DEVICES];
 static size_t used[DEVICES];
 static int broken, live;
+/* Streams and events until one is refused, -1: none is; with what. */
+static int until_refused = -1, refused_with;
 static _Thread_local int current = -1;
 
 int stub_current(void) { return current; }
 void stub_set_current(int device) { current = device; }
 
 static int ready(void) { return broken ? broken : current < 0 ? BAD_CONTEXT : OK; }
+
+static int made(void) { return until_refused >= 0 && until_refused-- == 0 ? refused_with : OK; }
 
 /* Memory */
 
@@ -210,6 +214,7 @@ int stub_stream_create(struct stream **stream, unsigned flags, int priority) {
     int code = ready();
     /* Only streams that do not wait for the default one overlap with a framework's. */
     if (!code && (flags != 1 || priority > 0 || priority < -5)) code = INVALID;
+    if (!code) code = made();
     if (!code && !(*stream = start())) code = NO_MEMORY;
     pthread_mutex_unlock(&lock);
     return code;
@@ -263,6 +268,7 @@ int stub_event_create(struct event **event, unsigned flags) {
     int code = ready();
     /* 2: no time is taken. */
     if (!code && !(flags & 2)) code = INVALID;
+    if (!code) code = made();
     if (!code) *event = calloc(1, sizeof **event), live++;
     pthread_mutex_unlock(&lock);
     return code;
@@ -330,6 +336,12 @@ const char *stub_error_text(int code) {
 void stub_break(int code) {
     pthread_mutex_lock(&lock);
     broken = code;
+    pthread_mutex_unlock(&lock);
+}
+
+void stub_refuse_after(int count, int code) {
+    pthread_mutex_lock(&lock);
+    until_refused = count, refused_with = code;
     pthread_mutex_unlock(&lock);
 }
 

@@ -45,8 +45,10 @@ int stub_launch(void *function, unsigned grid, unsigned block, struct stream *st
 
 const char *stub_error_text(int code);
 
-/* For tests: every call fails with `code` from now on; how many streams, events and allocations live. */
+/* For tests: every call fails with `code` from now on; the one stream or event made after `count` more of them does; how many
+ * streams, events and allocations live. */
 void stub_break(int code);
+void stub_refuse_after(int count, int code);
 int stub_live(void);
 
 #endif
