@@ -11,7 +11,7 @@ use std::fmt;
 use std::panic::resume_unwind;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -114,23 +114,29 @@ impl<D: Device> FaultyDevice<D> {
         if draws.one_of_256(128) { Fate::Late { nanoseconds } } else { Fate::ToldLate { nanoseconds } }
     }
 
-    /// Submits `copy`, which ends in `to`, with a fate.
+    /// Submits `copy`, which ends in `to`, with a fate. Where the copy is refused nothing uses `to` any more.
     fn with_fate(
         &self,
+        fate: Fate,
         to: (u64, u64),
         stream: Stream,
         copy: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        match self.draw() {
+        match fate {
             Fate::OnTime => copy(),
             Fate::Late { nanoseconds } => {
-                self.overwrite(to, stream)?;
-                self.sleep(nanoseconds, stream)?;
-                copy()
+                let overwriting = self.overwrite(to, stream)?;
+                let submitted = self.sleep(nanoseconds, stream).and_then(|()| copy());
+                if let (Err(_), Some(overwriting)) = (&submitted, overwriting) {
+                    overwriting.cancel();
+                }
+                submitted
             }
             Fate::ToldLate { nanoseconds } => {
                 copy()?;
-                self.sleep(nanoseconds, stream)
+                // The copy is under way, so it was not refused. Where its stream has failed since, events tell.
+                let _ = self.sleep(nanoseconds, stream);
+                Ok(())
             }
             Fate::Death => {
                 // SAFETY: any thread may call it with anything, and this is the host, where it may unwind.
@@ -146,19 +152,30 @@ impl<D: Device> FaultyDevice<D> {
     }
 
     /// Overwrites `to` as work of `stream`; nothing where the processor cannot reach it.
-    fn overwrite(&self, to: (u64, u64), stream: Stream) -> Result<(), DeviceError> {
+    fn overwrite(&self, to: (u64, u64), stream: Stream) -> Result<Option<Arc<Overwriting>>, DeviceError> {
         if self.inner.backend() != Backend::Host {
-            return Ok(());
+            return Ok(None);
         }
-        let data = Box::into_raw(Box::new(to)).cast::<c_void>();
-        // SAFETY: the function takes the box, once. The destination is that of the copy submitted next, so it lives and is
-        // nobody else's from here on.
+        let overwriting = Arc::new(Overwriting(Mutex::new(Some(to))));
+        let data = Arc::into_raw(Arc::clone(&overwriting)).cast_mut().cast::<c_void>();
+        // SAFETY: the function takes the reference, once. The destination is that of the copy submitted next, so it lives and
+        // is nobody else's from here on, or until it is cancelled.
         let launched = unsafe { self.inner.launch(overwrite, data, stream) };
         if launched.is_err() {
-            // SAFETY: it was not launched, so the box is still ours.
-            drop(unsafe { Box::from_raw(data.cast::<(u64, u64)>()) });
+            // SAFETY: it was not launched, so the reference is still ours.
+            drop(unsafe { Arc::from_raw(data.cast::<Overwriting>()) });
         }
-        launched
+        launched.map(|()| Some(overwriting))
+    }
+}
+
+/// An address and bytes there that are to be overwritten; `None` from when they are, or need not be.
+struct Overwriting(Mutex<Option<(u64, u64)>>);
+
+impl Overwriting {
+    /// Waits for it if it is under way; otherwise it does not happen.
+    fn cancel(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
@@ -196,13 +213,16 @@ unsafe extern "C-unwind" fn sleep(data: *mut c_void) {
 }
 
 /// # Safety
-/// - `data` is a box of an address and a number of bytes there, which may be written.
+/// - `data` is a reference to an `Overwriting`, given up by the caller. Unless it is cancelled, its bytes may be written.
 unsafe extern "C-unwind" fn overwrite(data: *mut c_void) {
     // SAFETY: as required of the caller.
-    let (address, bytes) = *unsafe { Box::from_raw(data.cast::<(u64, u64)>()) };
-    let start: *mut u8 = ptr::with_exposed_provenance_mut(address as usize);
-    // SAFETY: as required of the caller.
-    unsafe { ptr::write_bytes(start, GARBAGE, bytes as usize) };
+    let overwriting = unsafe { Arc::from_raw(data.cast::<Overwriting>()) };
+    let mut bytes = overwriting.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((address, bytes)) = bytes.take() {
+        let start: *mut u8 = ptr::with_exposed_provenance_mut(address as usize);
+        // SAFETY: as required of the caller; who cancels waits for the lock.
+        unsafe { ptr::write_bytes(start, GARBAGE, bytes as usize) };
+    }
 }
 
 /// # Safety
@@ -299,7 +319,7 @@ impl<D: Device> Device for FaultyDevice<D> {
     unsafe fn copy_out(&self, from: DeviceSlice, to: PinnedSlice, stream: Stream) -> Result<(), DeviceError> {
         check(from.bytes(), to.bytes(), "copy_out")?;
         // SAFETY: as required of the caller.
-        self.with_fate((to.address(), to.bytes()), stream, || unsafe {
+        self.with_fate(self.draw(), (to.address(), to.bytes()), stream, || unsafe {
             self.inner.copy_out(from, to, stream)
         })
     }
@@ -307,7 +327,9 @@ impl<D: Device> Device for FaultyDevice<D> {
     unsafe fn copy_in(&self, from: PinnedSlice, to: DeviceSlice, stream: Stream) -> Result<(), DeviceError> {
         check(from.bytes(), to.bytes(), "copy_in")?;
         // SAFETY: as required of the caller.
-        self.with_fate((to.address(), to.bytes()), stream, || unsafe { self.inner.copy_in(from, to, stream) })
+        self.with_fate(self.draw(), (to.address(), to.bytes()), stream, || unsafe {
+            self.inner.copy_in(from, to, stream)
+        })
     }
 
     unsafe fn quantize(
@@ -358,3 +380,6 @@ impl<D: fmt::Debug> fmt::Debug for FaultyDevice<D> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
