@@ -72,7 +72,7 @@ pub enum Outcome {
 
 type Test = fn(&Bench) -> Result<(), Outcome>;
 
-const CASES: [(&str, Test); 25] = [
+const CASES: [(&str, Test); 26] = [
     ("allocations_are_apart", memory::allocations_are_apart),
     ("pinned_memory_is_aligned_and_readable", memory::pinned_memory_is_aligned_and_readable),
     ("a_huge_allocation_is_out_of_memory", memory::a_huge_allocation_is_out_of_memory),
@@ -90,6 +90,7 @@ const CASES: [(&str, Test); 25] = [
     ("streams_run_beside_each_other", streams::streams_run_beside_each_other),
     ("a_stream_ends_after_its_work", streams::a_stream_ends_after_its_work),
     ("an_adopted_stream_is_the_same", streams::an_adopted_stream_is_the_same),
+    ("numbers_are_good_for_one_device_and_one_life", streams::numbers_are_good_for_one_device_and_one_life),
     ("an_event_not_recorded_is_done", events::an_event_not_recorded_is_done),
     ("an_event_follows_its_work", events::an_event_follows_its_work),
     ("streams_meet_through_events", events::streams_meet_through_events),

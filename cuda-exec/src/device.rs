@@ -5,8 +5,9 @@
 //! - [`record`](Device::record) marks what has been submitted to a stream so far. An event may be recorded again; whoever
 //!   waited on the earlier mark still waits for that one only. An event never recorded is done.
 //! - What waits for an event of failed work fails with it, on whatever stream. No failure is a hang.
-//! - Memory is named by address. Whoever submits work keeps every buffer of it alive and unchanged until an event recorded
-//!   after it is done; that is the safety contract of every `unsafe` method here.
+//! - Memory is named by address. Whoever submits work keeps every buffer of it alive until an event recorded after it is done.
+//!   Until then nobody changes what it reads, and nobody else reads or writes what it writes; that is the safety contract
+//!   of every `unsafe` method here.
 //! - An error of work under way is reported by the events recorded after it, and by every later call on its stream.
 
 use core::ffi::c_void;
@@ -15,6 +16,7 @@ use core::{fmt, ptr};
 use crate::fp8::Cast;
 
 mod error;
+pub(crate) mod number;
 
 pub use error::DeviceError;
 
@@ -92,7 +94,9 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Copies `from` into `to`, which has the same length.
     ///
     /// # Safety
-    /// - Both name memory of this device that lives, and `from` unchanged, until the copy has ended.
+    /// - Both name memory of this device that lives until the copy has ended. Until then nobody changes `from`, and nobody else
+    ///   reads or writes `to`: work of other streams, and the processor, are kept apart by events.
+    /// - They do not overlap.
     unsafe fn copy_out(&self, from: DeviceSlice, to: PinnedSlice, stream: Stream) -> Result<(), DeviceError>;
 
     /// Copies `from` into `to`, which has the same length.

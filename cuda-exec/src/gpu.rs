@@ -60,7 +60,7 @@ impl<A: Api> Gpu<A> {
     /// Copies `from` into `to`, which has the same length, both on this device.
     ///
     /// # Safety
-    /// - Both name memory of this device that lives, and `from` unchanged, until the copy has ended; they do not overlap.
+    /// As for [`copy_out`](Device::copy_out).
     pub unsafe fn copy_within(
         &self,
         from: DeviceSlice,

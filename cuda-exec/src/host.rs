@@ -27,7 +27,7 @@ pub use memory::Tier;
 use memory::Memory;
 use queue::{CastWork, Command, Mark, Queue};
 use slab::Slab;
-use worker::Worker;
+use worker::{Worker, on_worker};
 
 /// Streams and events kept track of without the tables growing.
 const STREAMS: usize = 16;
@@ -52,11 +52,14 @@ pub struct Usage {
 }
 
 /// The host as a device. Dropped, it ends its streams after their work, then gives back all memory still allocated.
+///
+/// Dropping waits for that, except in work of a stream, which may be what other streams wait for: there it returns at once, and
+/// the last stream to end gives the memory back.
 #[derive(Debug)]
 pub struct HostDevice {
-    // Dropped by hand before `memory`, which the work under way uses.
     tables: Mutex<Tables>,
-    memory: Memory,
+    /// Of the streams' threads too, so that no work outlives it.
+    memory: Arc<Memory>,
 }
 
 #[derive(Debug)]
@@ -84,7 +87,7 @@ impl HostDevice {
             workers: Vec::with_capacity(STREAMS),
         };
         let memory = Memory::new(config.device_bytes, config.tier)?;
-        Ok(Self { tables: Mutex::new(tables), memory })
+        Ok(Self { tables: Mutex::new(tables), memory: Arc::new(memory) })
     }
 
     /// Runs `work` on `stream`, after what was submitted before it. It may submit, but must not wait for the device.
@@ -182,8 +185,9 @@ impl Device for HostDevice {
 
     fn create_stream(&self, use_for: StreamUse) -> Result<Stream, DeviceError> {
         let mut tables = self.tables();
-        let queue = tables.start(use_for)?;
-        Ok(Stream(tables.streams.insert(HostStream { queue, adopted: false })))
+        let queue = tables.start(use_for, &self.memory)?;
+        let inserted = tables.streams.insert(HostStream { queue: Arc::clone(&queue), adopted: false });
+        inserted.map(Stream).inspect_err(|_| queue.close())
     }
 
     unsafe fn adopt_stream(&self, raw: *mut c_void) -> Result<Stream, DeviceError> {
@@ -192,7 +196,7 @@ impl Device for HostDevice {
             match &tables.default_stream {
                 Some(queue) => Arc::clone(queue),
                 None => {
-                    let queue = tables.start(StreamUse::Compute)?;
+                    let queue = tables.start(StreamUse::Compute, &self.memory)?;
                     tables.default_stream = Some(Arc::clone(&queue));
                     queue
                 }
@@ -201,7 +205,7 @@ impl Device for HostDevice {
             let handle = raw.addr() as u64;
             Arc::clone(&tables.streams.find(handle).ok_or_else(|| no_stream(handle))?.queue)
         };
-        Ok(Stream(tables.streams.insert(HostStream { queue, adopted: true })))
+        tables.streams.insert(HostStream { queue, adopted: true }).map(Stream)
     }
 
     fn raw_stream(&self, stream: Stream) -> Result<*mut c_void, DeviceError> {
@@ -220,7 +224,7 @@ impl Device for HostDevice {
     }
 
     fn create_event(&self) -> Result<Event, DeviceError> {
-        Ok(Event(self.tables().events.insert(None)))
+        self.tables().events.insert(None).map(Event)
     }
 
     fn destroy_event(&self, event: Event) -> Result<(), DeviceError> {
@@ -309,8 +313,8 @@ impl Device for HostDevice {
 }
 
 impl Tables {
-    fn start(&mut self, use_for: StreamUse) -> Result<Arc<Queue>, DeviceError> {
-        let worker = Worker::start(use_for)?;
+    fn start(&mut self, use_for: StreamUse, memory: &Arc<Memory>) -> Result<Arc<Queue>, DeviceError> {
+        let worker = Worker::start(use_for, Arc::clone(memory))?;
         let queue = Arc::clone(worker.queue());
         self.workers.push(worker);
         Ok(queue)
@@ -320,7 +324,10 @@ impl Tables {
 impl Drop for HostDevice {
     fn drop(&mut self) {
         let tables = self.tables.get_mut().unwrap_or_else(PoisonError::into_inner);
-        tables.workers.drain(..).for_each(Worker::finish);
+        tables.workers.iter().for_each(Worker::close);
+        if !on_worker() {
+            tables.workers.drain(..).for_each(Worker::join);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What the host device does beyond the suite for all devices.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use bagualu_exec::device::{Device, DeviceError, DeviceSlice, PinnedSlice, StreamUse};
 use bagualu_exec::host::{HostConfig, HostDevice, Tier};
@@ -166,6 +167,110 @@ fn dropping_ends_the_work() {
     device.destroy_stream(stream).unwrap();
     drop(device);
     assert!(seen.try_iter().eq(0..10));
+}
+
+/// What `end` gives, soon.
+fn soon<T>(end: &Receiver<T>) -> T {
+    end.recv_timeout(Duration::from_secs(60)).expect("the work goes on")
+}
+
+/// Whether a mapping of this process begins at `address`.
+fn is_mapped(address: u64) -> bool {
+    let start = format!("{address:x}-");
+    let mappings = std::fs::read_to_string("/proc/self/maps").expect("the system's list of mappings");
+    mappings.lines().any(|line| line.starts_with(&start))
+}
+
+/// Work of a device may hold its last handle. What was submitted behind it still runs, on memory that is still there.
+#[test]
+fn dropped_by_its_own_work_it_finishes_what_is_under_way() {
+    let device = Arc::new(device(1 << 20));
+    let (middle, to) = (device.allocate(100_003).unwrap(), device.allocate_pinned(100_003).unwrap());
+    let from = device.allocate_pinned(100_003).unwrap();
+    fill(from, 7);
+    let stream = device.create_stream(StreamUse::CopyOut).unwrap();
+    let ((open, gate), (found, contents)) = (channel::<()>(), channel());
+    let last = Arc::clone(&device);
+    // SAFETY: memory lives until the streams of the device have ended.
+    unsafe { device.copy_in(from, middle, stream) }.unwrap();
+    device
+        .run(stream, move || {
+            gate.recv().unwrap();
+            drop(last);
+        })
+        .unwrap();
+    // SAFETY: as above.
+    unsafe { device.copy_out(middle, to, stream) }.unwrap();
+    device.run(stream, move || found.send((bytes(from), bytes(to))).unwrap()).unwrap();
+    drop(device);
+    open.send(()).unwrap();
+    let (sent, arrived) = soon(&contents);
+    assert_eq!(sent, arrived);
+    // The thread gives the memory back when it ends.
+    let begin = Instant::now();
+    while is_mapped(to.address()) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "memory is given back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn dropped_by_work_that_another_stream_waits_for_it_does_not_wait_for_that_one() {
+    let device = Arc::new(device(1 << 20));
+    let [drops, waits] = [(); 2].map(|()| device.create_stream(StreamUse::Compute).unwrap());
+    let ((open, gate), (done, end)) = (channel::<()>(), channel());
+    let last = Arc::clone(&device);
+    device
+        .run(drops, move || {
+            gate.recv().unwrap();
+            drop(last);
+        })
+        .unwrap();
+    let event = device.create_event().unwrap();
+    device.record(event, drops).unwrap();
+    device.stream_wait(waits, event).unwrap();
+    device.run(waits, move || done.send(()).unwrap()).unwrap();
+    drop(device);
+    open.send(()).unwrap();
+    soon(&end);
+}
+
+#[test]
+fn two_devices_dropped_by_each_others_work() {
+    let devices = [(); 2].map(|()| Arc::new(device(1 << 20)));
+    let (done, end) = channel();
+    let both = Arc::new(std::sync::Barrier::new(3));
+    for (one, other) in [(0, 1), (1, 0)] {
+        let stream = devices[one].create_stream(StreamUse::Compute).unwrap();
+        let (last, both, done) = (Arc::clone(&devices[other]), Arc::clone(&both), done.clone());
+        let work = move || {
+            // Not before these are the last handles.
+            both.wait();
+            drop(last);
+            done.send(()).unwrap();
+        };
+        devices[one].run(stream, work).unwrap();
+    }
+    drop(devices);
+    both.wait();
+    soon(&end);
+    soon(&end);
+}
+
+#[test]
+fn numbers_of_another_host_device_are_refused() {
+    let [own, other] = [(); 2].map(|()| device(1 << 20));
+    let (stream, event) = (own.create_stream(StreamUse::Compute).unwrap(), own.create_event().unwrap());
+    let (_stream, _event) = (other.create_stream(StreamUse::Compute).unwrap(), other.create_event().unwrap());
+    assert!(matches!(other.synchronize(stream), Err(DeviceError::NoSuchHandle { kind: "stream", .. })));
+    assert!(matches!(other.wait(event), Err(DeviceError::NoSuchHandle { kind: "event", .. })));
+    let raw = own.raw_stream(stream).unwrap();
+    // SAFETY: a stream of another device is refused.
+    let adopted = unsafe { other.adopt_stream(raw) };
+    assert!(matches!(adopted, Err(DeviceError::NoSuchHandle { kind: "stream", .. })), "{adopted:?}");
+    assert!(matches!(other.destroy_stream(stream), Err(DeviceError::NoSuchHandle { .. })));
+    own.destroy_event(event).unwrap();
+    own.destroy_stream(stream).unwrap();
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::sync::PoisonError;
 
 use super::Outcome;
 use super::bench::{Bench, check, same};
+use crate::device::{Device, DeviceError, StreamUse};
+use crate::host::{HostConfig, HostDevice};
 
 /// A number to be noted down by a host function.
 struct Note<'a> {
@@ -74,7 +76,7 @@ pub(super) fn a_stream_ends_after_its_work(bench: &Bench) -> Result<(), Outcome>
     let event = bench.event()?;
     // Its end is waited for by the event, whatever happens.
     let done = bench.stream()?;
-    let stream = bench.device().create_stream(crate::device::StreamUse::CopyOut)?;
+    let stream = bench.device().create_stream(StreamUse::CopyOut)?;
     let gate = bench.gate(stream)?;
     bench.copy_in(*source, *memory, stream)?;
     bench.copy_out(*memory, *result, stream)?;
@@ -103,4 +105,39 @@ pub(super) fn an_adopted_stream_is_the_same(bench: &Bench) -> Result<(), Outcome
     gate.open()?;
     bench.device().synchronize(*stream)?;
     same(&result.read(), &source.read(), "through both names of a stream")
+}
+
+/// Numbers of another device, and those of what is gone, are refused. The other device is the host.
+pub(super) fn numbers_are_good_for_one_device_and_one_life(bench: &Bench) -> Result<(), Outcome> {
+    let (stream, event) = (bench.stream()?, bench.event()?);
+    let other: &dyn Device = &HostDevice::open(HostConfig::default())?;
+    let (foreign_stream, foreign_event) = (other.create_stream(StreamUse::Compute)?, other.create_event()?);
+    let gone_stream = bench.device().create_stream(StreamUse::Compute)?;
+    let gone_event = bench.device().create_event()?;
+    bench.device().destroy_stream(gone_stream)?;
+    bench.device().destroy_event(gone_event)?;
+    let refused = |result: Result<(), DeviceError>, handle: u64, what: &str| {
+        let expected =
+            matches!(result, Err(DeviceError::NoSuchHandle { handle: named, .. }) if named == handle);
+        check(expected, what)
+    };
+    for (device, stranger, what) in [
+        (bench.device(), foreign_stream, "a stream of the host is refused"),
+        (bench.device(), gone_stream, "a destroyed stream is refused"),
+        (other, *stream, "the host refuses a stream of this device"),
+    ] {
+        refused(device.synchronize(stranger), stranger.0, what)?;
+        refused(device.destroy_stream(stranger), stranger.0, what)?;
+    }
+    for (device, own, stranger, what) in [
+        (bench.device(), *stream, foreign_event, "an event of the host is refused"),
+        (bench.device(), *stream, gone_event, "a destroyed event is refused"),
+        (other, foreign_stream, *event, "the host refuses an event of this device"),
+    ] {
+        refused(device.wait(stranger), stranger.0, what)?;
+        refused(device.record(stranger, own), stranger.0, what)?;
+        refused(device.stream_wait(own, stranger), stranger.0, what)?;
+        refused(device.destroy_event(stranger), stranger.0, what)?;
+    }
+    Ok(())
 }

@@ -1,16 +1,9 @@
 //! Numbers for the library's handles.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::device::number::{number_for, slot};
 use crate::device::{Backend, DeviceError};
-
-/// Low bits of a number: the slot. The bits above are a serial that the process never gives twice, so a number that was
-/// removed, or is another device's, is not found.
-const SLOT_BITS: u32 = 24;
-
-/// The next serial. 40 bits last for 34 years at a thousand a second.
-static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 /// Values by number. A slot is used again, so nothing is allocated once as many have lived together as ever will.
 pub(super) struct Handles<T> {
@@ -32,12 +25,7 @@ impl<T> Handles<T> {
     pub(super) fn insert(&self, value: T) -> Result<u64, DeviceError> {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let slot = slots.vacant.pop().unwrap_or(slots.all.len());
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let number = serial << SLOT_BITS | slot as u64;
-        if slot >> SLOT_BITS != 0 || number >> SLOT_BITS != serial {
-            let what = "more streams or events than there are numbers for; keep them and use them again";
-            return Err(DeviceError::Unsupported { backend: self.backend, what });
-        }
+        let number = number_for(slot, self.backend)?;
         let entry = (number, Some(Arc::new(value)));
         match slots.all.get_mut(slot) {
             Some(vacant) => *vacant = entry,
@@ -71,10 +59,6 @@ impl<T> Handles<T> {
     fn missing(&self, handle: u64) -> DeviceError {
         DeviceError::NoSuchHandle { kind: self.kind, handle }
     }
-}
-
-fn slot(number: u64) -> usize {
-    (number & ((1 << SLOT_BITS) - 1)) as usize
 }
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
-//! Things by handle; a handle of a thing that is gone is told from its successor's.
+//! Things by number. A number of a thing that is gone, or of another device, is not found.
 
-/// Things by handle.
+use crate::device::number::{number_for, slot};
+use crate::device::{Backend, DeviceError};
+
+/// Things by number.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     slots: Vec<Slot<T>>,
-    vacant: Vec<u32>,
+    vacant: Vec<usize>,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    generation: u32,
+    number: u64,
     value: Option<T>,
 }
 
@@ -19,32 +22,32 @@ impl<T> Slab<T> {
         Self { slots: Vec::with_capacity(capacity), vacant: Vec::with_capacity(capacity) }
     }
 
-    /// Keeps `value` and returns its handle, which is not 0.
-    pub(super) fn insert(&mut self, value: T) -> u64 {
-        let index = self.vacant.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, value: None });
-            (self.slots.len() - 1) as u32
-        });
-        let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1).max(1);
-        slot.value = Some(value);
-        u64::from(slot.generation) << 32 | u64::from(index)
+    /// Keeps `value` and returns its number, which is not 0.
+    pub(super) fn insert(&mut self, value: T) -> Result<u64, DeviceError> {
+        let slot = self.vacant.last().copied().unwrap_or(self.slots.len());
+        let number = number_for(slot, Backend::Host)?;
+        let kept = Slot { number, value: Some(value) };
+        match self.slots.get_mut(slot) {
+            Some(vacant) => *vacant = kept,
+            None => self.slots.push(kept),
+        }
+        self.vacant.pop();
+        Ok(number)
     }
 
-    /// The thing of `handle`.
-    pub(super) fn find(&mut self, handle: u64) -> Option<&mut T> {
-        self.slot(handle)?.value.as_mut()
+    /// The thing of `number`.
+    pub(super) fn find(&mut self, number: u64) -> Option<&mut T> {
+        self.slot(number)?.value.as_mut()
     }
 
-    /// Takes the thing of `handle` out.
-    pub(super) fn remove(&mut self, handle: u64) -> Option<T> {
-        let value = self.slot(handle)?.value.take()?;
-        self.vacant.push(handle as u32);
+    /// Takes the thing of `number` out.
+    pub(super) fn remove(&mut self, number: u64) -> Option<T> {
+        let value = self.slot(number)?.value.take()?;
+        self.vacant.push(slot(number));
         Some(value)
     }
 
-    fn slot(&mut self, handle: u64) -> Option<&mut Slot<T>> {
-        let slot = self.slots.get_mut(handle as u32 as usize)?;
-        (u64::from(slot.generation) == handle >> 32).then_some(slot)
+    fn slot(&mut self, number: u64) -> Option<&mut Slot<T>> {
+        self.slots.get_mut(slot(number)).filter(|slot| slot.number == number)
     }
 }

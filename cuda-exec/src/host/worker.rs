@@ -1,5 +1,6 @@
 //! The thread behind a stream.
 
+use std::cell::Cell;
 use std::io;
 use std::thread::{self, JoinHandle};
 use std::{ptr, slice};
@@ -19,8 +20,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// A thread for a new queue.
-    pub(super) fn start(use_for: StreamUse) -> Result<Self, DeviceError> {
+    /// A thread for a new queue. It lets go of `kept`, what its work needs, when it ends.
+    pub(super) fn start(use_for: StreamUse, kept: impl Send + 'static) -> Result<Self, DeviceError> {
         let name = match use_for {
             StreamUse::Compute => "bagualu-compute",
             StreamUse::CopyOut => "bagualu-out",
@@ -28,7 +29,11 @@ impl Worker {
         };
         let queue = Arc::new(Queue::new());
         let served = Arc::clone(&queue);
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || serve(&served));
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _kept = kept;
+            ON_WORKER.set(true);
+            serve(&served);
+        });
         Ok(Self { queue, thread: thread.map_err(no_thread)? })
     }
 
@@ -42,14 +47,26 @@ impl Worker {
         self.thread.is_finished()
     }
 
-    /// Ends it after its work.
-    pub(super) fn finish(self) {
+    /// Lets it end after its work.
+    pub(super) fn close(&self) {
         self.queue.close();
-        // The device may be dropped by work of its own. A panic in the thread has been told as `Lost`.
-        if self.thread.thread().id() != thread::current().id() {
-            let _ = self.thread.join();
-        }
     }
+
+    /// Waits until it has ended. Not for work of a stream, which it may be waiting for.
+    pub(super) fn join(self) {
+        // A panic in the thread has been told as `Lost`.
+        let _ = self.thread.join();
+    }
+}
+
+thread_local! {
+    static ON_WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is that of a stream, of whatever host device.
+pub(super) fn on_worker() -> bool {
+    // A thread whose variables are gone runs no work, but may be a stream's.
+    ON_WORKER.try_with(Cell::get).unwrap_or(true)
 }
 
 fn no_thread(error: io::Error) -> DeviceError {

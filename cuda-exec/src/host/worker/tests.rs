@@ -12,12 +12,13 @@ fn address<T>(of: &mut [T]) -> u64 {
 }
 
 fn perform_all(commands: impl IntoIterator<Item = Command>) {
-    let worker = Worker::start(StreamUse::CopyOut).expect("a thread");
+    let worker = Worker::start(StreamUse::CopyOut, ()).expect("a thread");
     for command in commands {
         worker.queue().submit(command).unwrap();
     }
     Queue::mark(worker.queue()).0.wait().unwrap();
-    worker.finish();
+    worker.close();
+    worker.join();
 }
 
 #[test]
