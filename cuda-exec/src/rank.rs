@@ -262,9 +262,9 @@ impl<'c> Rank<'c> {
         &self.controller
     }
 
-    /// The saved tensors.
-    pub fn store(&mut self) -> &mut Store<'c> {
-        &mut self.store
+    /// The saved tensors: only the rank changes them, in step with its controller.
+    pub fn store(&self) -> &Store<'c> {
+        &self.store
     }
 
     /// Blocks until every copy under way has ended, and tells the controller.

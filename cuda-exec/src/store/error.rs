@@ -3,9 +3,6 @@
 use std::error::Error;
 use std::fmt;
 
-use bagualu_core::schedule::ScheduleError;
-use bagualu_core::stage::StageError;
-
 use crate::device::DeviceError;
 use crate::engine::EngineError;
 use crate::recompute::HookError;
@@ -142,50 +139,3 @@ impl Error for StoreError {
         }
     }
 }
-
-/// Why no store can be opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The stage is refused.
-    Stage(StageError),
-    /// The schedule is refused.
-    Schedule(ScheduleError),
-    /// The pinned pool could not hold what the planner may offload.
-    PoolTooSmall {
-        /// Its cap, bytes.
-        cap: u64,
-        /// The planner's host bytes.
-        host_bytes: u64,
-        /// These, and what rounding to [`ALIGNMENT`](crate::device::ALIGNMENT) adds for each tensor that may be out at once.
-        needed: u64,
-    },
-    /// The engine has fewer places for tensors, or units, than the schedule needs.
-    EngineTooSmall {
-        /// The field of [`EngineConfig`](crate::engine::EngineConfig).
-        what: &'static str,
-        /// What it is.
-        given: u32,
-        /// What it is to be at least.
-        needed: u32,
-    },
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stage(error) => error.fmt(f),
-            Self::Schedule(error) => error.fmt(f),
-            Self::PoolTooSmall { cap, host_bytes, needed } => write!(
-                f,
-                "the pinned pool is capped at {cap} bytes and the planner may offload {host_bytes}, which take up to \
-                 {needed}; raise `cap_bytes`, or lower the stage's host bytes"
-            ),
-            Self::EngineTooSmall { what, given, needed } => {
-                write!(f, "the engine has {given} {what} and the schedule needs {needed}; raise `{what}`")
-            }
-        }
-    }
-}
-
-impl Error for OpenError {}

@@ -8,124 +8,32 @@ use std::sync::atomic::Ordering;
 use bagualu_core::controller::{Controller, ControllerError, Gate, LayerDecision, Settings};
 use bagualu_core::cost::{LayerModel, LayerStorage, Rooflines};
 use bagualu_core::group::{GroupRows, RowThreshold};
-use bagualu_core::layer::{LayerPlan, Strategy};
+use bagualu_core::layer::Strategy;
 use bagualu_core::provision::{Aim, Provision};
 use bagualu_core::roofline::Knee;
 use bagualu_core::schedule::{Event, Pipeline};
 use bagualu_core::stage::StageModel;
 use bagualu_exec::device::{Device, DeviceSlice, Stream, StreamUse};
 use bagualu_exec::engine::{Engine, EngineConfig};
-use bagualu_exec::rank::{Counts, Rank, RankError};
+use bagualu_exec::rank::{Rank, RankError};
 use bagualu_exec::recompute::{Again, HookError, NoHook};
 use bagualu_exec::store::{DeviceAllocator, Saved, Store, StoreError};
 use bagualu_model::{Buffers, Memory};
 
+mod fused;
+mod job;
 mod operators;
+mod runner;
 pub mod twisted;
 
+pub use job::{Job, Outcome};
 use operators::*;
+use runner::Runner;
 
 /// Micro-batches of an iteration.
 const MICRO_BATCHES: u32 = 8;
 /// Layers of each model chunk.
 const CHUNKS: [&[u16]; 2] = [&[0, 0], &[0]];
-
-/// What a run is to be like.
-#[derive(Clone, Copy, Debug)]
-pub struct Job {
-    /// D, bytes.
-    pub device_bytes: u64,
-    pub host_bytes: u64,
-    pub iterations: u64,
-    pub seed: u64,
-    /// Model chunks.
-    pub chunks: u32,
-    /// Whether a forward and the backward after it run layer by layer beside each other.
-    pub fused: bool,
-    /// Whether the planner sets work memory aside for both of these at once.
-    pub work_for_both: bool,
-    /// Whether the plan is the controller's; else everything is kept and nobody is asked.
-    pub controlled: bool,
-    /// Whether operators run and tensors are checked; else there is only memory and copies.
-    pub operators: bool,
-    /// Whether all copies under way have ended before each forward; else some have, as it happens.
-    pub drained: bool,
-    /// Whether casts are cheap; else none is offered.
-    pub casts: bool,
-    /// The hook that fails, counted from 0; the iteration is abandoned and the next one begins.
-    pub failing_hook: Option<u64>,
-    /// By how many bytes each forward is said to hold more than planned.
-    pub measured_above: u64,
-    /// Whether each backward is also driven out of order, which must be refused and change nothing.
-    pub misused: bool,
-}
-
-impl Job {
-    /// An ordinary one.
-    pub const fn new(device_bytes: u64) -> Self {
-        Self {
-            device_bytes,
-            host_bytes: 600_000,
-            iterations: 4,
-            seed: 1,
-            chunks: 1,
-            fused: false,
-            work_for_both: true,
-            controlled: true,
-            operators: true,
-            drained: false,
-            casts: false,
-            failing_hook: None,
-            measured_above: 0,
-            misused: false,
-        }
-    }
-}
-
-/// What a run did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
-    pub counts: Counts,
-    pub checked: u64,
-    pub wrong: u64,
-    pub split: u64,
-    pub in_row_chunks: u64,
-    pub hooks: u64,
-    pub abandoned: u64,
-    /// Recoveries that waited for the forward beside them.
-    pub behind_forward: u64,
-    /// Steps of a forward that waited for the backward beside it.
-    pub behind_backward: u64,
-    pub high_water: u64,
-}
-
-impl Outcome {
-    pub fn plus(self, other: Self) -> Self {
-        let (a, b) = (self.counts, other.counts);
-        let counts = Counts {
-            replanned: a.replanned + b.replanned,
-            waits: a.waits + b.waits,
-            early: a.early + b.early,
-            corrections: a.corrections + b.corrections,
-            offloaded_bytes: a.offloaded_bytes + b.offloaded_bytes,
-            offloaded: a.offloaded + b.offloaded,
-            recomputed: a.recomputed + b.recomputed,
-            quantized: a.quantized + b.quantized,
-        };
-        Self {
-            counts,
-            checked: self.checked + other.checked,
-            wrong: self.wrong + other.wrong,
-            split: self.split + other.split,
-            in_row_chunks: self.in_row_chunks + other.in_row_chunks,
-            hooks: self.hooks + other.hooks,
-            abandoned: self.abandoned + other.abandoned,
-            behind_forward: self.behind_forward + other.behind_forward,
-            behind_backward: self.behind_backward + other.behind_backward,
-            high_water: self.high_water.max(other.high_water),
-        }
-    }
-}
 
 /// Runs a job on `device`, which has D bytes.
 pub fn run(device: Arc<dyn Device>, job: Job) -> Result<Outcome, RankError> {
@@ -142,22 +50,7 @@ pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -
         experts: [4usize, 5, 6].into_iter().collect(),
         routed: true,
     }];
-    let casts = if job.casts { 6_000_000_000 } else { 0 };
-    let knee = |bytes_per_s| Knee { size_bytes: 1_024, bytes_per_s };
-    let stage = StageModel {
-        types: &types,
-        chunks: &CHUNKS[..job.chunks as usize],
-        rooflines: Rooflines {
-            copy_out: knee(2_000_000_000),
-            copy_in: knee(3_000_000_000),
-            cast: knee(casts),
-            uncast: knee(casts),
-        },
-        balanced_rows: BALANCED,
-        device_bytes: job.device_bytes,
-        host_bytes: job.host_bytes,
-        fused: job.fused && job.work_for_both,
-    };
+    let stage = stage(&types, &job);
     let pipeline = Pipeline::new(4, 0, MICRO_BATCHES).interleaved(job.chunks);
     let units = pipeline.units().expect("a schedule") as usize;
     let mut events = vec![Event::Forward(0); 2 * units];
@@ -176,8 +69,12 @@ pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -
         .map_err(|error| RankError::Store(error.into()))?;
     let allocator = Box::new(DeviceAllocator::new(Arc::clone(&device)));
     let store = Store::new(stage, pipeline, engine, allocator, compute).expect("a store");
+    let runner = match job.controlled {
+        true => Runner::Planned(Box::new(Rank::new(controller, store, &events))),
+        false => Runner::Kept(Box::new(store)),
+    };
     let mut program = Program {
-        rank: Rank::new(controller, store, &events),
+        rank: runner,
         device: Arc::clone(&device),
         compute,
         rule: RowThreshold::new(&provision),
@@ -191,26 +88,32 @@ pub fn run_with(device: Arc<dyn Device>, job: Job, after: &mut dyn FnMut(u64)) -
         iteration: 0,
     };
     let result = program.iterations(&events, after);
-    if result.is_err() {
-        program.abandon();
-    }
-    let _ = device.synchronize(compute);
-    let checks = &program.checks;
-    let outcome = Outcome {
-        counts: program.rank.counts(),
-        checked: checks.done.load(Ordering::Relaxed),
-        wrong: checks.wrong.load(Ordering::Relaxed),
-        hooks: checks.hooks.load(Ordering::Relaxed),
-        high_water: program.rank.store().engine().usage().pool.high_water,
-        ..program.outcome
-    };
-    drop(program);
+    let outcome = program.end(result.is_err());
     device.destroy_stream(compute).expect("its own stream");
     result.map(|()| outcome)
 }
 
+fn stage<'a>(types: &'a [LayerModel<'a>], job: &Job) -> StageModel<'a> {
+    let casts = if job.casts { 6_000_000_000 } else { 0 };
+    let knee = |bytes_per_s| Knee { size_bytes: 1_024, bytes_per_s };
+    StageModel {
+        types,
+        chunks: &CHUNKS[..job.chunks as usize],
+        rooflines: Rooflines {
+            copy_out: knee(2_000_000_000),
+            copy_in: knee(3_000_000_000),
+            cast: knee(casts),
+            uncast: knee(casts),
+        },
+        balanced_rows: BALANCED,
+        device_bytes: job.device_bytes,
+        host_bytes: job.host_bytes,
+        fused: job.fused && job.work_for_both,
+    }
+}
+
 struct Program<'c> {
-    rank: Rank<'c>,
+    rank: Runner<'c>,
     device: Arc<dyn Device>,
     compute: Stream,
     rule: RowThreshold,
@@ -227,6 +130,23 @@ struct Program<'c> {
 }
 
 impl Program<'_> {
+    /// Frees everything; what it did.
+    fn end(mut self, failed: bool) -> Outcome {
+        if failed {
+            self.abandon();
+        }
+        let _ = self.device.synchronize(self.compute);
+        let checks = &self.checks;
+        Outcome {
+            counts: self.rank.counts(),
+            checked: checks.done.load(Ordering::Relaxed),
+            wrong: checks.wrong.load(Ordering::Relaxed),
+            hooks: checks.hooks.load(Ordering::Relaxed),
+            high_water: self.rank.store().engine().usage().pool.high_water,
+            ..self.outcome
+        }
+    }
+
     fn iterations(&mut self, events: &[Event], after: &mut dyn FnMut(u64)) -> Result<(), RankError> {
         for iteration in 0..self.job.iterations {
             self.iteration = iteration;
@@ -263,74 +183,7 @@ impl Program<'_> {
                 [] => break,
             };
         }
-        if self.job.controlled { self.rank.end_iteration() } else { Ok(()) }
-    }
-
-    /// A forward and a backward, layer by layer: by turns a backward layer begins while a forward layer is under way, and
-    /// the other way round.
-    fn fused(&mut self, forward: u32, backward: u32) -> Result<(), RankError> {
-        self.rank.begin_forward(forward)?;
-        self.rank.begin_backward(backward)?;
-        let (mut ahead, mut back) = (0, self.layers(backward));
-        while ahead < self.layers(forward) && back > 0 {
-            if ahead % 2 == 0 {
-                self.begin_layer(forward, ahead)?;
-                let waits = self.waits_for_the_other(backward, back - 1)?;
-                self.rank.layer_done()?;
-                self.outcome.behind_forward += u64::from(waits);
-                if waits {
-                    self.recover(backward, back - 1)?;
-                }
-                self.undo(backward, back - 1)?;
-            } else {
-                self.recover(backward, back - 1)?;
-                self.beside = Some((backward, back - 1));
-                self.begin_layer(forward, ahead)?;
-                self.rank.layer_done()?;
-                self.end_beside()?;
-            }
-            (ahead, back) = (ahead + 1, back - 1);
-        }
-        for layer in ahead..self.layers(forward) {
-            self.begin_layer(forward, layer)?;
-            self.rank.layer_done()?;
-        }
-        for layer in (0..back).rev() {
-            self.recover(backward, layer)?;
-            self.undo(backward, layer)?;
-        }
-        self.rank.end_forward(None)?;
-        self.rank.end_backward()
-    }
-
-    /// Ends the backward layer under way, if there is one.
-    fn end_beside(&mut self) -> Result<bool, RankError> {
-        let Some((unit, layer)) = self.beside.take() else { return Ok(false) };
-        self.undo(unit, layer)?;
-        Ok(true)
-    }
-
-    /// Takes a step of the forward; where it must wait for the backward layer beside it, ends that first.
-    fn step<T>(
-        &mut self,
-        mut step: impl FnMut(&mut Rank<'_>) -> Result<T, RankError>,
-    ) -> Result<T, RankError> {
-        match step(&mut self.rank) {
-            Err(RankError::Waits { .. }) if self.end_beside()? => {
-                self.outcome.behind_backward += 1;
-                step(&mut self.rank)
-            }
-            done => done,
-        }
-    }
-
-    /// Recovers a layer, or says that it must wait for the forward under way.
-    fn waits_for_the_other(&mut self, unit: u32, layer: usize) -> Result<bool, RankError> {
-        match self.recover(unit, layer) {
-            Ok(()) => Ok(false),
-            Err(RankError::Waits { .. }) => Ok(true),
-            Err(error) => Err(error),
-        }
+        self.rank.end_iteration()
     }
 
     fn layers(&self, unit: u32) -> usize {
@@ -359,31 +212,21 @@ impl Program<'_> {
 
     fn forward(&mut self, unit: u32) -> Result<(), RankError> {
         if self.job.drained {
-            self.rank.store().drain()?;
+            self.rank.drain()?;
         }
-        if self.job.controlled {
-            self.rank.begin_forward(unit)?;
-        }
+        self.rank.begin_forward(unit)?;
         let mut held = 0;
         for layer in 0..self.layers(unit) {
             held += self.begin_layer(unit, layer)?.held_bytes;
-            match self.job.controlled {
-                true => self.rank.layer_done()?,
-                false => self.rank.store().settle(unit, layer)?,
-            }
+            self.rank.layer_done(unit, layer)?;
         }
-        if self.job.controlled {
-            let above = self.job.measured_above;
-            self.rank.end_forward((above > 0).then_some(held + above))?;
-        }
-        Ok(())
+        let above = self.job.measured_above;
+        self.rank.end_forward((above > 0).then_some(held + above))
     }
 
     /// Runs a layer's forward, but for its end.
     fn begin_layer(&mut self, unit: u32, layer: usize) -> Result<LayerDecision, RankError> {
-        if self.job.controlled {
-            self.step(|rank| rank.to_gate())?;
-        }
+        self.step(|rank| rank.reach_gate())?;
         let mut memory = [DeviceSlice::new(0, 0); 7];
         for (tensor, bytes) in FIXED.into_iter().enumerate() {
             memory[tensor] = self.allocate(bytes)?;
@@ -406,24 +249,12 @@ impl Program<'_> {
     }
 
     fn decide(&mut self, unit: u32, layer: usize, rows: u32) -> Result<LayerDecision, RankError> {
-        if self.job.controlled {
-            let group = self.rule.decide(&GroupRows::new(&[rows]).expect("one rank"));
-            let decision = self.step(|rank| rank.gate(Gate { rows, group, granted: None }))?;
-            self.outcome.split += u64::from(decision.dispatch_chunks > 1);
-            self.outcome.in_row_chunks += u64::from(decision.expert_chunks > 1);
-            return Ok(decision);
-        }
-        self.rank.store().enter(unit, layer, rows, LayerPlan::KEEP, 1)?;
-        Ok(LayerDecision {
-            plan: LayerPlan::KEEP,
-            recompute: bagualu_core::stage::Recompute::Local,
-            dispatch_chunks: 1,
-            expert_chunks: 1,
-            held_bytes: 0,
-            offload_bytes: 0,
-            work_bytes: 0,
-            replanned: false,
-        })
+        let group = self.rule.decide(&GroupRows::new(&[rows]).expect("one rank"));
+        let gate = Gate { rows, group, granted: None };
+        let decision = self.step(|rank| rank.gate(unit, layer, gate))?;
+        self.outcome.split += u64::from(decision.dispatch_chunks > 1);
+        self.outcome.in_row_chunks += u64::from(decision.expert_chunks > 1);
+        Ok(decision)
     }
 
     /// Dispatch and experts, in as many parts as decided. What is dropped and exists in parts is freed here.
@@ -481,35 +312,25 @@ impl Program<'_> {
         let saved = Saved { memory, cast: cast_of(tensor, memory.bytes()) };
         self.own.retain(|own| *own != memory);
         // SAFETY: the memory is the rank's allocator's and written on the compute stream alone.
-        unsafe {
-            match self.job.controlled {
-                true => self.rank.save(tensor, saved),
-                false => Ok(self.rank.store().save(unit, layer, tensor, saved)?),
-            }
-        }
+        unsafe { self.rank.save(unit, layer, tensor, saved) }
     }
 
     /// What the hook is given must be what was left here.
     fn note(&mut self, unit: u32, layer: usize, op: usize) -> Result<(), RankError> {
         let payload = self.seed_of(unit, layer) ^ op as u64;
         let rng = payload.to_le_bytes();
-        match self.job.controlled {
-            true => self.rank.remember(op, payload, &rng),
-            false => Ok(self.rank.store().remember(unit, layer, op, payload, &rng)?),
-        }
+        self.rank.remember(unit, layer, op, payload, &rng)
     }
 
     fn backward(&mut self, unit: u32) -> Result<(), RankError> {
-        if self.job.controlled {
-            self.rank.begin_backward(unit)?;
-        }
+        self.rank.begin_backward(unit)?;
         for layer in (0..self.layers(unit)).rev() {
             self.misuse(unit, None);
             self.recover(unit, layer)?;
             self.misuse(unit, Some(layer));
             self.undo(unit, layer)?;
         }
-        if self.job.controlled { self.rank.end_backward() } else { Ok(()) }
+        self.rank.end_backward()
     }
 
     /// Takes every step of a backward that is not the next one.
@@ -523,13 +344,13 @@ impl Program<'_> {
             other => panic!("{step} of {unit}, {recovered:?} recovered: {other:?}"),
         };
         for layer in (0..self.layers(unit)).filter(|&layer| Some(layer) != recovered) {
-            refused("layer_undone", self.rank.layer_undone(layer));
+            refused("layer_undone", self.rank.layer_undone(unit, layer));
             if recovered.is_some() {
-                refused("recover", self.rank.recover(layer, &mut NoHook));
+                refused("recover", self.rank.recover(unit, layer, &mut NoHook));
             }
         }
         if let Some(layer) = recovered {
-            refused("recover", self.rank.recover(layer, &mut NoHook));
+            refused("recover", self.rank.recover(unit, layer, &mut NoHook));
         }
         refused("end_backward", self.rank.end_backward());
         refused("begin_backward", self.rank.begin_backward(unit));
@@ -537,10 +358,7 @@ impl Program<'_> {
 
     fn recover(&mut self, unit: u32, layer: usize) -> Result<(), RankError> {
         let mut hook = self.hook(unit, layer);
-        match self.job.controlled {
-            true => self.rank.recover(layer, &mut hook),
-            false => Ok(self.rank.store().recover(unit, layer, &mut hook)?),
-        }
+        self.rank.recover(unit, layer, &mut hook)
     }
 
     /// Runs a recovered layer's backward.
@@ -551,17 +369,14 @@ impl Program<'_> {
         let work = self.allocate(u64::from(rows.div_ceil(parts)) * ROW)?;
         for (part, (first, end)) in ranges(0, rows, parts).enumerate() {
             if parts > 1 {
-                self.rank.recover_part(layer, part as u32, &mut hook)?;
+                self.rank.recover_part(unit, layer, part as u32, &mut hook)?;
             }
             for tensor in X_IN..=ACT {
                 self.check(unit, layer, tensor, first, end, parts > 1)?;
             }
         }
         self.free(work)?;
-        match self.job.controlled {
-            true => self.rank.layer_undone(layer),
-            false => Ok(self.rank.store().release(unit, layer)?),
-        }
+        self.rank.layer_undone(unit, layer)
     }
 
     fn hook(&self, unit: u32, layer: usize) -> impl FnMut(&Again<'_>) -> Result<(), HookError> + use<> {
@@ -588,10 +403,7 @@ impl Program<'_> {
         end: u32,
         in_parts: bool,
     ) -> Result<(), RankError> {
-        let memory = match self.job.controlled {
-            true => self.rank.tensor(layer, tensor)?,
-            false => self.rank.store().tensor(unit, layer, tensor).expect("kept"),
-        };
+        let memory = self.rank.tensor(unit, layer, tensor)?;
         let routed = tensor >= DISPATCHED;
         let bytes = if routed { u64::from(end - first) * ROW } else { memory.bytes() };
         let memory = memory.part(0, bytes).expect("inside");
