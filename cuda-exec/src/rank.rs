@@ -338,7 +338,8 @@ impl Counts {
     }
 }
 
-/// Why a rank refuses a call. After any of these but [`Waits`](Self::Waits): [`Rank::abandon`].
+/// Why a rank refuses a call. A step out of order has changed nothing: the right one may be taken. After any other of these
+/// but [`Waits`](Self::Waits): [`Rank::abandon`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RankError {
