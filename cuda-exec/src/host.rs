@@ -1,7 +1,7 @@
 //! The host as a device: a thread per stream, private memory as device memory, shared memory as pinned memory.
 //!
 //! It is what runs where there is no accelerator, and what the engine is tested on. Copies really are asynchronous and
-//! memory really is limited: by `device_bytes`, by the machine, by `RLIMIT_DATA`. Device memory is ordinary memory, so operators are
+//! memory really is limited: by `device_bytes`, by the machine, by its control groups, by `RLIMIT_DATA`. Device memory is ordinary memory, so operators are
 //! host functions ([`launch`](Device::launch), [`run`](HostDevice::run)).
 //!
 //! A panic in such a function ends the stream's thread: what it had under way, and what waits for it, is [`Lost`](DeviceError::Lost).
@@ -17,6 +17,7 @@ use crate::device::{
 use crate::fp8::Cast;
 use crate::sync::Arc;
 
+mod machine;
 mod memory;
 mod queue;
 mod slab;
@@ -36,7 +37,7 @@ const EVENTS: usize = 1024;
 /// How the host is to act as a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HostConfig {
-    /// Bytes of device memory; `None`: what the machine and the process's limits have.
+    /// Bytes of device memory; `None`: what the machine, its control groups and the process's limits have.
     pub device_bytes: Option<u64>,
     /// Where pinned memory lives.
     pub tier: Tier,

@@ -17,6 +17,7 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 
 use super::Usage;
+use super::machine::{Room, kilobytes};
 use crate::device::{ALIGNMENT, DeviceError, DeviceSlice, MemoryInfo, PinnedSlice};
 
 /// Where pinned memory lives.
@@ -246,14 +247,14 @@ fn unnamed_file(directory: &Path) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Memory of the machine, and no more than what `RLIMIT_DATA` leaves. Unknown figures are 0.
+/// Memory of the machine, and no more than what its control groups and `RLIMIT_DATA` leave.
 fn machine() -> MemoryInfo {
-    let total = kilobytes("/proc/meminfo", "MemTotal").unwrap_or(0);
-    let free = kilobytes("/proc/meminfo", "MemAvailable").unwrap_or(0);
+    let MemoryInfo { free, total } = room();
     match getrlimit(Resource::Data).current {
         None => MemoryInfo { free, total },
         Some(limit) => {
-            let left = limit.saturating_sub(kilobytes("/proc/self/status", "VmData").unwrap_or(0));
+            let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+            let left = limit.saturating_sub(kilobytes(&status, "VmData").unwrap_or(0));
             MemoryInfo { free: free.min(left), total: total.min(limit) }
         }
     }
@@ -261,13 +262,18 @@ fn machine() -> MemoryInfo {
 
 /// Bytes that a file in memory may take: what the system has to spare, without the last sixteenth.
 fn available() -> u64 {
-    let free = kilobytes("/proc/meminfo", "MemAvailable").unwrap_or(0);
+    let free = room().free;
     free - free / 16
 }
 
-/// The figure of `field` in a file of `/proc`, in bytes.
-fn kilobytes(file: &str, field: &str) -> Option<u64> {
-    let text = fs::read_to_string(file).ok()?;
-    let rest = text.lines().find_map(|line| line.strip_prefix(field))?.strip_prefix(':')?;
-    rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+/// What the machine and its control groups have. Where `/proc` does not say, `sysinfo` does, but counts less as free.
+fn room() -> MemoryInfo {
+    let room = Room::of_process(Path::new("/"));
+    let machine = rustix::system::sysinfo();
+    let bytes = |units: u64| units.saturating_mul(machine.mem_unit.into());
+    let free = bytes((machine.freeram as u64).saturating_add(machine.bufferram as u64));
+    MemoryInfo {
+        free: room.free.unwrap_or(free),
+        total: room.total.unwrap_or(bytes(machine.totalram as u64)),
+    }
 }
