@@ -23,6 +23,7 @@ use kernels::Module;
 pub(crate) mod api;
 pub(crate) mod compiler;
 mod handles;
+mod image;
 mod kernels;
 pub(crate) mod library;
 pub(crate) mod status;

@@ -66,6 +66,11 @@ fn only_casts_need_kernels() {
     checks::only_casts_need_kernels(&compiled, "libhiprtc.so");
     let read = with(Kernels::File("/nonexistent/fp8.co".into()), None).unwrap();
     checks::only_casts_need_kernels(&read, "/nonexistent/fp8.co");
+    // One that ends early never reaches the runtime, which would read on behind it.
+    let cut = library.with_extension("cut");
+    std::fs::write(&cut, [b"\x7fELF\x02\x01\x01".as_slice(), &[0; 33]].concat()).unwrap();
+    let cut = with(Kernels::File(cut), None).unwrap();
+    checks::only_casts_need_kernels(&cut, "ends early");
     // A file that is not one of kernels is refused by the runtime.
     let other = with(Kernels::File(file!().into()), None).unwrap();
     checks::only_casts_need_kernels(&other, "");

@@ -1,11 +1,13 @@
 //! The kernels of a device: where they come from, and when.
 
 use std::ffi::{CString, c_void};
+use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::api::{Api, LaunchSize, Raw};
+use super::image;
 use crate::device::DeviceError;
 use crate::fp8::kernel::{Launch, SOURCE, names};
 
@@ -16,7 +18,8 @@ pub enum Kernels {
     /// Compiled for the device at the first cast, by NVRTC or hiprtc. Without a compiler only casts are refused.
     #[default]
     Compiled,
-    /// PTX, a cubin or a code object, read at the first cast.
+    /// PTX, a cubin, a fat binary, a code object or a bundle of these, read at the first cast. One that ends early is refused;
+    /// otherwise it is trusted as a library is: it is code.
     File(PathBuf),
 }
 
@@ -82,7 +85,8 @@ impl<A: Api> Module<A> {
             return Ok(loaded);
         }
         let image = self.image()?;
-        // SAFETY: PTX has a zero behind it in either case; the library tells a code object by its head.
+        // SAFETY: the compiler gives whole images, and a file was found to be as long as it says; PTX has a zero behind it in
+        // either case.
         let module = unsafe { self.api.load(&image) }?;
         let functions = names().map(|name| {
             let terminated = CString::new(name).unwrap_or_default();
@@ -103,12 +107,14 @@ impl<A: Api> Module<A> {
         match &self.kernels {
             Kernels::Compiled => self.api.compile(&CString::new(SOURCE).unwrap_or_default()),
             Kernels::File(path) => {
-                let mut image = fs::read(path).map_err(|error| DeviceError::Absent {
+                let unusable = |why: &dyn fmt::Display| DeviceError::Absent {
                     backend: A::BACKEND,
                     library: "the file of kernels",
-                    reason: format!("{}: {error}", path.display()),
-                })?;
-                image.push(0);
+                    reason: format!("{}: {why}", path.display()),
+                };
+                let mut image = fs::read(path).map_err(|error| unusable(&error))?;
+                image::check(&image).map_err(|why| unusable(&why))?;
+                image.resize(image.len() + image::ZEROS, 0);
                 Ok(image)
             }
         }
