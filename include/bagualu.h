@@ -2171,6 +2171,52 @@ typedef struct bagualu_rank_config {
 } bagualu_rank_config;
 
 /**
+ * What a rank has done since it was made.
+ */
+typedef struct bagualu_rank_counts {
+    /**
+     * sizeof(bagualu_rank_counts), set by the caller.
+     */
+    size_t struct_size;
+    /**
+     * Layers whose real rows changed the plan.
+     */
+    uint64_t replanned;
+    /**
+     * Waits for copies before an operator could start.
+     */
+    uint64_t waits;
+    /**
+     * Units brought back before their backward.
+     */
+    uint64_t early;
+    /**
+     * Kept tensors that were offloaded after all.
+     */
+    uint64_t corrections;
+    /**
+     * Bytes offloaded.
+     */
+    uint64_t offloaded_bytes;
+    /**
+     * Tensors offloaded.
+     */
+    uint64_t offloaded;
+    /**
+     * Tensors recomputed.
+     */
+    uint64_t recomputed;
+    /**
+     * Tensors quantised.
+     */
+    uint64_t quantized;
+    /**
+     * The most pinned memory ever taken at once, bytes.
+     */
+    uint64_t pinned_high_water;
+} bagualu_rank_counts;
+
+/**
  * An operator that is to run again.
  */
 typedef struct bagualu_again {
@@ -2238,52 +2284,6 @@ typedef struct bagualu_again {
  * recovery. It may call functions of the device, not of the rank.
  */
 typedef uint32_t (*bagualu_hook)(void *user, const struct bagualu_again *again);
-
-/**
- * What a rank has done since it was made.
- */
-typedef struct bagualu_rank_counts {
-    /**
-     * sizeof(bagualu_rank_counts), set by the caller.
-     */
-    size_t struct_size;
-    /**
-     * Layers whose real rows changed the plan.
-     */
-    uint64_t replanned;
-    /**
-     * Waits for copies before an operator could start.
-     */
-    uint64_t waits;
-    /**
-     * Units brought back before their backward.
-     */
-    uint64_t early;
-    /**
-     * Kept tensors that were offloaded after all.
-     */
-    uint64_t corrections;
-    /**
-     * Bytes offloaded.
-     */
-    uint64_t offloaded_bytes;
-    /**
-     * Tensors offloaded.
-     */
-    uint64_t offloaded;
-    /**
-     * Tensors recomputed.
-     */
-    uint64_t recomputed;
-    /**
-     * Tensors quantised.
-     */
-    uint64_t quantized;
-    /**
-     * The most pinned memory ever taken at once, bytes.
-     */
-    uint64_t pinned_high_water;
-} bagualu_rank_counts;
 
 #ifdef __cplusplus
 extern "C" {
@@ -3155,6 +3155,37 @@ bagualu_status bagualu_controller_copied_out(struct bagualu_controller *controll
                                              uint64_t bytes);
 
 /**
+ * What to offload because something holds more than its limit; `correction->tensors` is 0 if nothing. Call it after a
+ * forward until it is.
+ *
+ * The caller sees to it that:
+ * - `correction` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_controller_correct(struct bagualu_controller *controller,
+                                          struct bagualu_correction *correction);
+
+/**
+ * What was decided for a layer of a unit between its forward and its backward; `replanned` is 0.
+ *
+ * The caller sees to it that:
+ * - `decision` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_controller_decided(const struct bagualu_controller *controller,
+                                          uint32_t unit,
+                                          size_t layer,
+                                          struct bagualu_decision *decision);
+
+/**
+ * Starts the next iteration; everything of the last one must have ended.
+ */
+bagualu_status bagualu_controller_restart(struct bagualu_controller *controller);
+
+/**
+ * Forgets the iteration under way, for a program that has freed everything of it.
+ */
+bagualu_status bagualu_controller_abandon(struct bagualu_controller *controller);
+
+/**
  * Asks to bring back, before its backward, all of `unit` that needs no collective: `granted` receives 1 if it may be.
  *
  * The caller sees to it that:
@@ -3189,37 +3220,6 @@ bagualu_status bagualu_controller_recovered(struct bagualu_controller *controlle
  * The backward has ended: nothing of its unit is left.
  */
 bagualu_status bagualu_controller_backward_done(struct bagualu_controller *controller);
-
-/**
- * What to offload because something holds more than its limit; `correction->tensors` is 0 if nothing. Call it after a
- * forward until it is.
- *
- * The caller sees to it that:
- * - `correction` is NULL or a struct with its `struct_size` set.
- */
-bagualu_status bagualu_controller_correct(struct bagualu_controller *controller,
-                                          struct bagualu_correction *correction);
-
-/**
- * What was decided for a layer of a unit between its forward and its backward; `replanned` is 0.
- *
- * The caller sees to it that:
- * - `decision` is NULL or a struct with its `struct_size` set.
- */
-bagualu_status bagualu_controller_decided(const struct bagualu_controller *controller,
-                                          uint32_t unit,
-                                          size_t layer,
-                                          struct bagualu_decision *decision);
-
-/**
- * Starts the next iteration; everything of the last one must have ended.
- */
-bagualu_status bagualu_controller_restart(struct bagualu_controller *controller);
-
-/**
- * Forgets the iteration under way, for a program that has freed everything of it.
- */
-bagualu_status bagualu_controller_abandon(struct bagualu_controller *controller);
 
 /**
  * Writes the schedule's events, 2 · micro-batches · chunks of them, in order.
@@ -3445,6 +3445,40 @@ bagualu_status bagualu_rank_layer_done(struct bagualu_rank *rank);
 bagualu_status bagualu_rank_end_forward(struct bagualu_rank *rank, const uint64_t *measured);
 
 /**
+ * The iteration has ended.
+ */
+bagualu_status bagualu_rank_end_iteration(struct bagualu_rank *rank);
+
+/**
+ * Ends the iteration in the middle, after an error: what it has on the device and in host memory is freed.
+ */
+bagualu_status bagualu_rank_abandon(struct bagualu_rank *rank);
+
+/**
+ * Writes the static decisions.
+ *
+ * The caller sees to it that:
+ * - `provision` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_rank_provision(const struct bagualu_rank *rank, struct bagualu_provision *provision);
+
+/**
+ * Writes what a rank has done.
+ *
+ * The caller sees to it that:
+ * - `counts` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_rank_count(struct bagualu_rank *rank, struct bagualu_rank_counts *counts);
+
+/**
+ * Writes where the rank's controller stands.
+ *
+ * The caller sees to it that:
+ * - `state` is NULL or a struct with its `struct_size` set.
+ */
+bagualu_status bagualu_rank_read(const struct bagualu_rank *rank, struct bagualu_controller_state *state);
+
+/**
  * The backward of `unit` starts.
  */
 bagualu_status bagualu_rank_begin_backward(struct bagualu_rank *rank, uint32_t unit);
@@ -3504,40 +3538,6 @@ bagualu_status bagualu_rank_layer_undone(struct bagualu_rank *rank, size_t layer
  * The backward has ended.
  */
 bagualu_status bagualu_rank_end_backward(struct bagualu_rank *rank);
-
-/**
- * The iteration has ended.
- */
-bagualu_status bagualu_rank_end_iteration(struct bagualu_rank *rank);
-
-/**
- * Ends the iteration in the middle, after an error: what it has on the device and in host memory is freed.
- */
-bagualu_status bagualu_rank_abandon(struct bagualu_rank *rank);
-
-/**
- * Writes the static decisions.
- *
- * The caller sees to it that:
- * - `provision` is NULL or a struct with its `struct_size` set.
- */
-bagualu_status bagualu_rank_provision(const struct bagualu_rank *rank, struct bagualu_provision *provision);
-
-/**
- * Writes what a rank has done.
- *
- * The caller sees to it that:
- * - `counts` is NULL or a struct with its `struct_size` set.
- */
-bagualu_status bagualu_rank_count(struct bagualu_rank *rank, struct bagualu_rank_counts *counts);
-
-/**
- * Writes where the rank's controller stands.
- *
- * The caller sees to it that:
- * - `state` is NULL or a struct with its `struct_size` set.
- */
-bagualu_status bagualu_rank_read(const struct bagualu_rank *rank, struct bagualu_controller_state *state);
 
 /**
  * The name of a status, as in the header (`BAGUALU_STATUS_INFEASIBLE`); `BAGUALU_STATUS_UNKNOWN` for any other number.

@@ -1,20 +1,24 @@
 //! `bagualu_controller`: the run-time workflow of one rank.
 
-use bagualu_core::controller::{Controller, Gate, LayerDecision};
-use bagualu_core::group::GroupDecision;
+use bagualu_core::controller::{Controller, Gate};
 use bagualu_core::ledger::Admission;
 
 use super::budget::bagualu_allowance;
-use super::config::{bagualu_controller_config, bagualu_provision, flag, read_choices};
+use super::config::{bagualu_controller_config, bagualu_provision, read_choices};
 use super::planned::{Description, Planned};
 use super::schedule::{bagualu_event, bagualu_pipeline, write_events};
 use super::stage::bagualu_stage;
-use crate::arguments::{config, elements, optional, out, out_struct, own_size, room, versioned};
+use crate::arguments::{config, elements, optional, out, out_struct, own_size, room};
 use crate::boundary::boundary;
 use crate::handle::{self, handle};
-use crate::layer::bagualu_layer_plan;
 use crate::model::bagualu_model;
 use crate::status::{Failure, bagualu_status};
+
+mod answers;
+mod backward;
+
+pub use answers::*;
+pub use backward::*;
 
 /// Decides for one pipeline rank, micro-batch by micro-batch, what to do with each saved tensor.
 ///
@@ -38,106 +42,6 @@ handle!(bagualu_controller, Object, 4);
 
 /// A controller and what it borrows.
 pub(crate) struct Object(Planned);
-
-/// What the gate of a layer says.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct bagualu_gate {
-    /// sizeof(bagualu_gate), set by the caller.
-    pub struct_size: usize,
-    /// Rows that this rank's experts receive; 0 for a layer without a router.
-    pub rows: u32,
-    /// 1 if the group recomputes the whole MoE module, else 0.
-    pub whole_moe: u32,
-    /// In how many parts the group splits the dispatch; 0 and 1: no split.
-    pub dispatch_chunks: u32,
-    /// 1 if `granted_bytes` counts, else 0.
-    pub has_grant: u32,
-    /// Bytes that the micro-batch may hold up to and including this layer, where the group's rule grants them.
-    pub granted_bytes: u64,
-}
-
-versioned!(bagualu_gate);
-
-/// What is done with one layer of one micro-batch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct bagualu_decision {
-    /// sizeof(bagualu_decision), set by the caller.
-    pub struct_size: usize,
-    /// A strategy for each saved tensor.
-    pub plan: bagualu_layer_plan,
-    /// Device bytes held until backward.
-    pub held_bytes: u64,
-    /// Bytes copied out after the layer, on the device until then.
-    pub offload_bytes: u64,
-    /// Bytes needed only while the layer runs.
-    pub work_bytes: u64,
-    /// What is recomputed whatever the budget: `BAGUALU_RECOMPUTE_…`.
-    pub recompute: u32,
-    /// In how many parts the group splits the dispatch.
-    pub dispatch_chunks: u32,
-    /// In how many row chunks this rank runs its experts.
-    pub expert_chunks: u32,
-    /// 1 if the real rows changed the plan made before the forward, else 0.
-    pub replanned: u32,
-}
-
-versioned!(bagualu_decision);
-
-/// Kept tensors that are offloaded after all.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct bagualu_correction {
-    /// sizeof(bagualu_correction), set by the caller.
-    pub struct_size: usize,
-    /// The set of tensors to copy out now; 0: none.
-    pub tensors: u64,
-    /// Their bytes: report them by `bagualu_controller_copied_out` when they have left.
-    pub bytes: u64,
-    /// The unit.
-    pub unit: u32,
-    /// Its layer.
-    pub layer: u32,
-}
-
-versioned!(bagualu_correction);
-
-/// Where a controller stands. Bytes.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct bagualu_controller_state {
-    /// sizeof(bagualu_controller_state), set by the caller.
-    pub struct_size: usize,
-    /// On the device now, work not included.
-    pub current_bytes: u64,
-    /// Of these, leaving by copies that have not ended.
-    pub pending_bytes: u64,
-    /// The most on the device at once so far in this iteration, work included.
-    pub peak_bytes: u64,
-    /// What the device has for activations.
-    pub device_bytes: u64,
-    /// What the units between forward and backward hold.
-    pub held_bytes: u64,
-    /// What they may.
-    pub capacity_bytes: u64,
-    /// What they hold in the host pool.
-    pub host_held_bytes: u64,
-    /// What they may there.
-    pub host_bytes: u64,
-    /// A fingerprint of every decision so far, and of profile and budgets: compare it among ranks that must agree.
-    pub fingerprint: u64,
-    /// Plans looked up, and found.
-    pub plan_hits: u64,
-    /// Plans looked up in vain.
-    pub plan_misses: u64,
-    /// Layers' trade-offs looked up, and found.
-    pub front_hits: u64,
-    /// Layers' trade-offs looked up in vain.
-    pub front_misses: u64,
-}
-
-versioned!(bagualu_controller_state);
 
 /// Makes the controller of one pipeline rank of a model. `config` may be NULL.
 ///
@@ -289,29 +193,6 @@ pub unsafe extern "C" fn bagualu_controller_read(
     })
 }
 
-impl From<&Controller<'_>> for bagualu_controller_state {
-    fn from(controller: &Controller<'_>) -> Self {
-        let (ledger, budget, host) = (controller.ledger(), controller.budget(), controller.host_budget());
-        let (plans, fronts) = (controller.plan_statistics(), controller.front_statistics());
-        Self {
-            struct_size: own_size::<Self>(),
-            current_bytes: ledger.current(),
-            pending_bytes: ledger.pending(),
-            peak_bytes: ledger.peak(),
-            device_bytes: ledger.device_bytes(),
-            held_bytes: budget.held(),
-            capacity_bytes: budget.capacity(),
-            host_held_bytes: host.held(),
-            host_bytes: host.capacity(),
-            fingerprint: controller.fingerprint(),
-            plan_hits: plans.hits,
-            plan_misses: plans.misses,
-            front_hits: fronts.hits,
-            front_misses: fronts.misses,
-        }
-    }
-}
-
 /// Calls a step of the controller that gives a result of the core.
 #[inline]
 fn step<R, E: Into<Failure>>(
@@ -392,31 +273,6 @@ pub unsafe extern "C" fn bagualu_controller_gate(
     })
 }
 
-impl bagualu_gate {
-    pub(crate) fn checked(&self) -> Result<Gate, Failure> {
-        let whole_moe = flag("whole_moe", self.whole_moe)?;
-        let granted = flag("has_grant", self.has_grant)?.then_some(self.granted_bytes);
-        let group = GroupDecision { whole_moe, dispatch_chunks: self.dispatch_chunks.max(1) };
-        Ok(Gate { rows: self.rows, group, granted })
-    }
-}
-
-impl From<LayerDecision> for bagualu_decision {
-    fn from(decision: LayerDecision) -> Self {
-        Self {
-            struct_size: own_size::<Self>(),
-            plan: decision.plan.into(),
-            held_bytes: decision.held_bytes,
-            offload_bytes: decision.offload_bytes,
-            work_bytes: decision.work_bytes,
-            recompute: decision.recompute as u32,
-            dispatch_chunks: decision.dispatch_chunks,
-            expert_chunks: decision.expert_chunks,
-            replanned: decision.replanned.into(),
-        }
-    }
-}
-
 /// Whether the layer decided last may start: `wait_bytes` receives 0 if so, and its bytes are counted; else the bytes
 /// that copies to the host must free first.
 ///
@@ -481,64 +337,6 @@ pub extern "C" fn bagualu_controller_copied_out(
     bytes: u64,
 ) -> bagualu_status {
     boundary(|| step(controller, |controller| controller.handle_copied_out(unit, bytes)))
-}
-
-/// Asks to bring back, before its backward, all of `unit` that needs no collective: `granted` receives 1 if it may be.
-///
-/// # Safety
-/// - `granted` is NULL or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bagualu_controller_recover_early(
-    controller: *mut bagualu_controller,
-    unit: u32,
-    granted: *mut u32,
-) -> bagualu_status {
-    boundary(|| {
-        // SAFETY: the contract of this function.
-        let out = unsafe { out(granted, "granted") }?;
-        out.set(step(controller, |controller| controller.recover_early(unit))?.into());
-        Ok(())
-    })
-}
-
-/// The backward of `unit` starts.
-#[unsafe(no_mangle)]
-pub extern "C" fn bagualu_controller_backward(
-    controller: *mut bagualu_controller,
-    unit: u32,
-) -> bagualu_status {
-    boundary(|| step(controller, |controller| controller.handle_backward(unit)))
-}
-
-/// Whether `layer` of the backward under way may be recovered and run: `wait_bytes` receives 0 if so, else the bytes that
-/// must be freed first.
-///
-/// # Safety
-/// - `wait_bytes` is NULL or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bagualu_controller_may_recover(
-    controller: *mut bagualu_controller,
-    layer: usize,
-    wait_bytes: *mut u64,
-) -> bagualu_status {
-    boundary(|| {
-        // SAFETY: the contract of this function.
-        let out = unsafe { out(wait_bytes, "wait_bytes") }?;
-        out.set(bytes_to_wait(step(controller, |controller| controller.poll_recovery(layer))?));
-        Ok(())
-    })
-}
-
-/// The layer's backward has ended.
-#[unsafe(no_mangle)]
-pub extern "C" fn bagualu_controller_recovered(controller: *mut bagualu_controller) -> bagualu_status {
-    boundary(|| step(controller, |controller| controller.handle_recovery_done()))
-}
-
-/// The backward has ended: nothing of its unit is left.
-#[unsafe(no_mangle)]
-pub extern "C" fn bagualu_controller_backward_done(controller: *mut bagualu_controller) -> bagualu_status {
-    boundary(|| step(controller, |controller| controller.handle_backward_done()))
 }
 
 /// What to offload because something holds more than its limit; `correction->tensors` is 0 if nothing. Call it after a
