@@ -8,7 +8,8 @@
  *
  * - Errors. A function that can fail returns a bagualu_status: BAGUALU_STATUS_OK, which is 0, or why it failed. Then
  *   nothing was written to its results, and bagualu_last_message() has a sentence for the user. The library never
- *   prints, aborts or unwinds.
+ *   prints or unwinds. It ends the process only where the process's own heap is used up, as every Rust program, or
+ *   where the calling thread has less than 2 MiB of stack left.
  * - Pointers. Arguments are the object, then what is read, then what is written. A pointer may be NULL only where
  *   that is said; NULL elsewhere is an error, not a crash. Arrays are read and written during the call only. What is
  *   written overlaps nothing else that the call is given, and need not hold values before.

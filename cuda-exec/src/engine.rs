@@ -122,8 +122,9 @@ impl Engine {
             lost: None,
         };
         // What an error leaves half done is undone by `Drop`.
+        let first = slot::first_generation();
         for _ in 0..config.slots {
-            let slot = Slot::new(&*engine.device).map_err(EngineError::Device)?;
+            let slot = Slot::new(&*engine.device, first).map_err(EngineError::Device)?;
             engine.slots.push(slot);
         }
         Ok(engine)
@@ -329,7 +330,8 @@ impl Engine {
         self.reap()
     }
 
-    /// Makes a ticket of [`Ticket::into_raw`]'s number. [`EngineError::Stale`] where it was used up.
+    /// Makes a ticket of [`Ticket::into_raw`]'s number. [`EngineError::Stale`] where it was used up or
+    /// is another engine's.
     pub fn ticket(&self, raw: u64) -> Result<Ticket, EngineError> {
         let (index, generation) = parts_of(raw);
         let in_use =

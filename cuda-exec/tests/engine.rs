@@ -327,6 +327,17 @@ fn tickets_are_used_once() {
 }
 
 #[test]
+fn a_ticket_of_another_engine_reaches_nothing() {
+    let (mut one, mut other) = (Bench::on_host(), Bench::on_host());
+    let (from, same) = (one.filled(1, 256), other.filled(2, 256));
+    let raw = one.offload(key(0, 0, 0), from).into_raw();
+    let its_own = other.offload(key(0, 0, 0), same);
+    assert_eq!(other.engine.ticket(raw).expect_err("another's"), EngineError::Stale { slot: raw as u32 });
+    other.reload(&its_own, same);
+    one.engine.ticket(raw).expect("its own");
+}
+
+#[test]
 fn a_tensor_may_be_shorter_than_reserved_and_lie_in_pieces() {
     let pool = PoolConfig { cap_bytes: 2_048, slab_bytes: 256 };
     let mut bench = Bench::new(Arc::new(host()), EngineConfig { pool, ..config() });

@@ -1,5 +1,7 @@
 //! One tensor in the engine's care.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::Key;
 use crate::device::{Device, DeviceError, Event};
 use crate::pool::Lease;
@@ -42,13 +44,14 @@ pub(super) enum Stage {
 }
 
 impl Slot {
-    pub fn new(device: &dyn Device) -> Result<Self, DeviceError> {
+    /// `first` is the number of its first use, never 0.
+    pub fn new(device: &dyn Device, first: u32) -> Result<Self, DeviceError> {
         let left = device.create_event()?;
         let arrived = device.create_event().inspect_err(|_| {
             let _ = device.destroy_event(left);
         })?;
         Ok(Self {
-            generation: 1,
+            generation: first,
             stage: Stage::Free,
             key: Key { unit: 0, layer: 0, tensor: 0 },
             bytes: 0,
@@ -103,4 +106,12 @@ impl Order {
             slots[earlier as usize].later = later;
         }
     }
+}
+
+/// Where an engine starts to count the uses of its slots: far from every other engine of the process, so that a
+/// ticket's number of one is not taken by another.
+pub(super) fn first_generation() -> u32 {
+    static ENGINES: AtomicU32 = AtomicU32::new(0);
+    // Multiples of 2³² over the golden ratio keep the largest distance that so many numbers can.
+    ENGINES.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9E37_79B1).wrapping_add(1).max(1)
 }

@@ -163,8 +163,12 @@ unsafe fn from(config: &bagualu_model_config, flags: bool) -> Result<From, Failu
         unsafe { (optional_text(config.path, "path")?, optional_text(config.preset, "preset")?) };
     Ok(match (config.text.is_null(), path, preset) {
         (false, None, None) => {
-            // One byte more than is accepted tells a longer text.
-            let length = config.text_length.min(MAX_INPUT + 1);
+            // A length that is refused anyway is refused before the text is touched: it may be wrong.
+            let length = config.text_length;
+            if length > MAX_INPUT {
+                let message = format!("text_length is {length} bytes; at most {MAX_INPUT} are read");
+                return Err(Failure::new(bagualu_status::Count, message));
+            }
             // SAFETY: the contract of this function.
             From::Text(unsafe { elements(config.text.cast::<u8>(), length, "text") }?.to_vec())
         }
