@@ -493,6 +493,31 @@ public:
         check(bagualu_device_launch(get(), function, data, stream));
     }
 
+    void copy_out(bagualu_memory from, bagualu_memory to, std::uint64_t stream) const {
+        check(bagualu_device_copy_out(get(), from, to, stream));
+    }
+
+    void copy_in(bagualu_memory from, bagualu_memory to, std::uint64_t stream) const {
+        check(bagualu_device_copy_in(get(), from, to, stream));
+    }
+
+    void quantize(const bagualu_cast &cast, bagualu_memory from, bagualu_memory values, bagualu_memory scales,
+                  std::uint64_t stream) const {
+        check(bagualu_device_quantize(get(), &cast, from, values, scales, stream));
+    }
+
+    void dequantize(const bagualu_cast &cast, bagualu_memory values, bagualu_memory scales, bagualu_memory to,
+                    std::uint64_t stream) const {
+        check(bagualu_device_dequantize(get(), &cast, values, scales, to, stream));
+    }
+
+    /* What a framework calls the stream: cudaStream_t, hipStream_t. */
+    void *raw_stream(std::uint64_t stream) const {
+        void *raw = nullptr;
+        check(bagualu_device_raw_stream(get(), stream, &raw));
+        return raw;
+    }
+
     bagualu_device *get() const noexcept { return owner_.get(); }
 
 private:
@@ -554,7 +579,20 @@ public:
     explicit Stream(const Device &device, std::uint32_t use_for = BAGUALU_STREAM_COMPUTE)
         : OfDevice(device, made(device, use_for)) {}
 
+    /* A framework's stream, which outlives this and is not ended by it. */
+    static Stream adopt(const Device &device, void *raw) {
+        std::uint64_t stream = 0;
+        check(bagualu_device_adopt_stream(device.get(), raw, &stream));
+        return Stream(device, Adopted{stream});
+    }
+
 private:
+    struct Adopted {
+        std::uint64_t stream;
+    };
+
+    Stream(const Device &device, Adopted adopted) : OfDevice(device, adopted.stream) {}
+
     static std::uint64_t made(const Device &device, std::uint32_t use_for) {
         std::uint64_t stream = 0;
         check(bagualu_device_create_stream(device.get(), use_for, &stream));
@@ -603,6 +641,67 @@ private:
     }
 };
 
+/* Host memory that copies reach directly. Ended when no work uses it; its device lives longer. */
+class PinnedMemory : public detail::OfDevice<bagualu_memory, bagualu_device_release_pinned> {
+public:
+    PinnedMemory(const Device &device, std::uint64_t bytes) : OfDevice(device, made(device, bytes)) {}
+
+private:
+    static bagualu_memory made(const Device &device, std::uint64_t bytes) {
+        bagualu_memory memory{};
+        check(bagualu_device_allocate_pinned(device.get(), bytes, &memory));
+        return memory;
+    }
+};
+
+/* One rank of a group that agrees before it starts. One call at a time, each on all ranks. */
+class Collective {
+public:
+    explicit Collective(const bagualu_collective_config &config) {
+        bagualu_collective *handle = nullptr;
+        check(bagualu_collective_join(&config, &handle));
+        owner_ = Owner(handle);
+    }
+
+    /* The ranks of a group over threads of this process. */
+    static std::vector<Collective> threads(std::size_t size) {
+        std::vector<bagualu_collective *> handles(size);
+        std::vector<Collective> ranks;
+        ranks.reserve(size);
+        check(bagualu_collective_threads(size, handles.data()));
+        for (bagualu_collective *handle : handles) ranks.push_back(Collective(Owner(handle)));
+        return ranks;
+    }
+
+    /* The id that every rank of a group over devices joins with. */
+    static bagualu_unique_id unique_id(std::uint32_t kind, const std::string &library = "") {
+        bagualu_unique_id id{};
+        check(bagualu_collective_unique_id(kind, detail::or_null(library), &id));
+        return id;
+    }
+
+    void merge_profile(std::vector<std::uint64_t> &profile, std::uint64_t timeout_ns) {
+        check(bagualu_collective_merge_profile(get(), profile.data(), profile.size(), timeout_ns));
+    }
+
+    void agree_thresholds(std::uint32_t &row_threshold, std::uint32_t &dispatch_threshold, std::uint64_t timeout_ns) {
+        check(bagualu_collective_agree_thresholds(get(), &row_threshold, &dispatch_threshold, timeout_ns));
+    }
+
+    void agree(std::uint64_t fingerprint, std::uint64_t timeout_ns) {
+        check(bagualu_collective_agree(get(), fingerprint, timeout_ns));
+    }
+
+    bagualu_collective *get() const noexcept { return owner_.get(); }
+
+private:
+    using Owner = detail::Owner<bagualu_collective, bagualu_collective_free>;
+
+    explicit Collective(Owner owner) noexcept : owner_(std::move(owner)) {}
+
+    Owner owner_;
+};
+
 /* Offload and reload of tensors beside the operators; the order of calls is that of bagualu_engine. */
 class Engine {
 public:
@@ -611,6 +710,9 @@ public:
         check(bagualu_engine_new(device.get(), &config, &handle));
         owner_ = Owner(handle);
     }
+
+    /* Pins memory now, so that no offload has to. */
+    void warm(std::uint64_t bytes) { check(bagualu_engine_warm(get(), bytes)); }
 
     /* A ticket. `from` lives until copied_out has reported it. */
     std::uint64_t offload(bagualu_key key, bagualu_memory from, std::uint64_t producer) {

@@ -1,9 +1,11 @@
 /* bagualu.hpp: errors are exceptions, objects move and free themselves, what a hook throws comes out. */
 #include <bagualu.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <thread>
 #include <type_traits>
 
 #define CHECK(condition)                                                                                  \
@@ -150,6 +152,56 @@ void executing() {
     CHECK(engine.state().taken_bytes == 0);
 }
 
+/* FP32 ones through pinned memory, cast and cast back on a stream. */
+void casting() {
+    const auto device = bagualu::Device::host(1 << 20);
+    const bagualu::Stream made(device);
+    const auto compute = bagualu::Stream::adopt(device, device.raw_stream(made.get()));
+    const std::uint64_t sizes[] = {4, 128};
+    auto cast = bagualu::sized<bagualu_cast>();
+    cast.dtype = BAGUALU_DTYPE_F32;
+    cast.dimensions = 2;
+    cast.sizes = sizes;
+    auto measured = bagualu::sized<bagualu_cast_sizes>();
+    bagualu::check(bagualu_cast_measure(&cast, &measured));
+    const bagualu::PinnedMemory ones(device, 2048), back(device, 2048);
+    const auto floats = [](const bagualu::PinnedMemory &memory) {
+        return reinterpret_cast<float *>(static_cast<std::uintptr_t>(memory.get().address));
+    };
+    std::fill_n(floats(ones), 512, 1.0f);
+    std::fill_n(floats(back), 512, 0.0f);
+    const bagualu::DeviceMemory wide(device, 2048), again(device, 2048), values(device, measured.value_bytes),
+        scales(device, 4 * measured.scales);
+    device.copy_in(ones.get(), wide.get(), compute.get());
+    device.quantize(cast, wide.get(), values.get(), scales.get(), compute.get());
+    device.dequantize(cast, values.get(), scales.get(), again.get(), compute.get());
+    device.copy_out(again.get(), back.get(), compute.get());
+    device.synchronize(compute.get());
+    CHECK(std::equal(floats(ones), floats(ones) + 512, floats(back)));
+    CHECK(thrown([&] { device.copy_in(ones.get(), values.get(), compute.get()); }) != BAGUALU_STATUS_OK);
+}
+
+/* Two ranks agree; then one has another fingerprint and both are told. */
+void agreeing() {
+    constexpr std::uint64_t second = 1'000'000'000;
+    auto ranks = bagualu::Collective::threads(2);
+    const auto run = [&ranks](std::size_t rank, bagualu_status &last) {
+        std::vector<std::uint64_t> profile = {rank, 7};
+        std::uint32_t row_threshold = 10 + static_cast<std::uint32_t>(rank), dispatch_threshold = 20;
+        ranks[rank].merge_profile(profile, 60 * second);
+        CHECK(profile[0] == 1 && profile[1] == 7);
+        ranks[rank].agree_thresholds(row_threshold, dispatch_threshold, 60 * second);
+        CHECK(row_threshold == 10 && dispatch_threshold == 20);
+        ranks[rank].agree(5, 60 * second);
+        last = thrown([&] { ranks[rank].agree(rank, 60 * second); });
+    };
+    bagualu_status first = BAGUALU_STATUS_OK, other = BAGUALU_STATUS_OK;
+    std::thread thread([&] { run(1, other); });
+    run(0, first);
+    thread.join();
+    CHECK(first == BAGUALU_STATUS_DISAGREEMENT && other == BAGUALU_STATUS_DISAGREEMENT);
+}
+
 /* A rank whose only tensor is made again; the hook throws. */
 void hooks() {
     const auto device = bagualu::Device::host(4096);
@@ -235,6 +287,8 @@ int main() {
     moves();
     planning();
     executing();
+    casting();
+    agreeing();
     hooks();
     std::cout << "api: ok\n";
 }
