@@ -95,3 +95,21 @@ fn casts_write_to_memory_without_values_and_refuse_overlap() {
     let back = back.map(|byte| unsafe { byte.assume_init() });
     assert_eq!(back.as_slice(), before, "1 to 8 are exact in E4M3");
 }
+
+#[test]
+fn a_length_that_is_refused_is_refused_before_the_text_is_read() {
+    // One byte long: reading any more of it is a fault under a sanitizer, and here for the largest length.
+    let text = [b'x'];
+    // SAFETY: zeros are all defaults.
+    let mut config: bagualu_model_config = unsafe { zeroed() };
+    config.struct_size = size_of::<bagualu_model_config>();
+    config.text = text.as_ptr().cast();
+    for length in [usize::MAX, isize::MAX as usize, 1 << 30] {
+        config.text_length = length;
+        let mut model = null_mut();
+        // SAFETY: both live; the length is what is tried.
+        let status = unsafe { bagualu_model_read(&config, &mut model) };
+        assert_eq!((status, model), (bagualu_status::Count, null_mut()));
+        assert!(message().starts_with(&format!("text_length is {length} bytes; at most ")), "{}", message());
+    }
+}
